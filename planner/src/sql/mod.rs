@@ -1,0 +1,235 @@
+//! Parsing and binding: text → [`Statement`].
+//!
+//! The server parses once ([`parse`]), then binds each statement against a catalog snapshot ([`Binder::bind`]) just before it runs
+//! (simple protocol) or when it is described (extended protocol, with `$n` parameters).
+
+pub mod types;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::catalog::TableProvider;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+
+use crate::Result;
+use crate::catalog::{Catalog, CatalogObject};
+use crate::plan::ObjectId;
+
+/// A parsed statement with its own text.
+#[derive(Debug, Clone)]
+pub struct Parsed {
+    /// The statement's text, without the separating semicolon.
+    pub text: String,
+    /// Character offset of `text` in the query string (0-based), to place error positions.
+    pub offset: usize,
+    /// Parsed form.
+    pub ast: Ast,
+}
+
+/// Either PostgreSQL's grammar or one of the streaming extensions.
+#[derive(Debug, Clone)]
+pub enum Ast {
+    /// sqlparser's tree.
+    Sql(Box<sqlparser::ast::Statement>),
+}
+
+/// Tables that are not in the catalog (`pg_catalog`, `information_schema`, `levee_catalog`); the server supplies them.
+pub trait SystemTables: Send + Sync + std::fmt::Debug {
+    /// The table `schema.name`, if there is one. `schema: None` means an unqualified name (looked up after user objects).
+    fn table(&self, schema: Option<&str>, name: &str) -> Option<Arc<dyn TableProvider>>;
+}
+
+/// A statement ready to run.
+#[derive(Debug)]
+pub enum Statement {
+    /// SELECT, VALUES, TABLE, and EXPLAIN's text.
+    Query(Query),
+    /// INSERT, UPDATE, DELETE.
+    Dml(Dml),
+    /// COPY … FROM STDIN.
+    CopyFrom(CopyFrom),
+    /// CREATE of any object. `object.id` is the catalog's next id.
+    Create {
+        /// What to add.
+        object: Box<CatalogObject>,
+        /// Do nothing, with a notice, if the name is taken (bound only when it was free: see [`Statement::Notice`]).
+        if_not_exists: bool,
+    },
+    /// DROP, in the order in which to drop.
+    Drop {
+        /// Objects, dependents first.
+        objects: Vec<ObjectId>,
+        /// Command tag: `DROP TABLE`, …
+        tag: &'static str,
+        /// Notices, such as `drop cascades to view v` or `table "t" does not exist, skipping`.
+        notices: Vec<String>,
+    },
+    /// Nothing to do, with a notice (`relation "t" already exists, skipping`).
+    Notice {
+        /// Command tag to answer.
+        tag: &'static str,
+        /// Text.
+        message: String,
+        /// SQLSTATE of the notice, such as `42P07` or `00000`.
+        code: &'static str,
+    },
+    /// EXPLAIN: rows of one text column `QUERY PLAN`.
+    Explain {
+        /// Lines when the text is known at bind time (views, stream plans).
+        lines: Vec<String>,
+    },
+    /// EXPLAIN of a batch query: the server optimises and prints it.
+    ExplainQuery {
+        /// The query.
+        query: Query,
+        /// Also run it and show row counts and times.
+        analyze: bool,
+    },
+    /// SET name = value (`None`: DEFAULT).
+    Set {
+        /// Setting, lower case.
+        name: String,
+        /// New value.
+        value: Option<String>,
+        /// SET LOCAL.
+        local: bool,
+    },
+    /// SHOW name, or SHOW ALL with `None`.
+    Show(Option<String>),
+    /// RESET name or RESET ALL.
+    Reset(Option<String>),
+    /// BEGIN / START TRANSACTION.
+    Begin {
+        /// READ ONLY.
+        read_only: bool,
+        /// ISOLATION LEVEL as written, lower case with spaces.
+        isolation: Option<String>,
+    },
+    /// COMMIT / END.
+    Commit,
+    /// ROLLBACK / ABORT.
+    Rollback,
+    /// DEALLOCATE name or ALL.
+    Deallocate(Option<String>),
+    /// PREPARE name AS statement.
+    Prepare {
+        /// Name.
+        name: String,
+        /// Declared parameter types.
+        types: Vec<DataType>,
+        /// Statement.
+        statement: Box<Parsed>,
+    },
+    /// EXECUTE name(args): the arguments as literal expressions' values.
+    Execute {
+        /// Name.
+        name: String,
+        /// Arguments.
+        args: Vec<datafusion::scalar::ScalarValue>,
+    },
+    /// DISCARD ALL and friends.
+    Discard,
+    /// FLUSH: wait until every view has taken everything committed so far.
+    Flush,
+    /// Accepted and without effect; `tag` is the answer (`LISTEN`, `UNLISTEN`, `ANALYZE`, …), `notice` says so where it matters.
+    NoOp {
+        /// Command tag.
+        tag: &'static str,
+        /// Notice text.
+        notice: Option<String>,
+    },
+}
+
+/// A bound read.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// Unoptimised plan; table scans of user objects have [`CatalogTable`] sources. `$n` are placeholders.
+    pub plan: LogicalPlan,
+    /// Result columns, named as PostgreSQL names them.
+    pub schema: SchemaRef,
+    /// Tables and materialized views read, plain views expanded.
+    pub reads: Vec<ObjectId>,
+    /// Types of `$1..`, inferred where not given.
+    pub params: Vec<DataType>,
+}
+
+/// The source of a user object's scan in a logical plan; [`Binder::with_providers`] puts data in its place.
+#[derive(Debug)]
+pub struct CatalogTable {
+    /// The object.
+    pub id: ObjectId,
+    /// Its columns.
+    pub schema: SchemaRef,
+}
+
+/// A bound write.
+#[derive(Debug, Clone)]
+pub struct Dml {
+    /// The table.
+    pub table: ObjectId,
+    /// What.
+    pub kind: DmlKind,
+    /// Yields the rows (see [`DmlKind`]).
+    pub query: Query,
+}
+
+/// What the rows of a DML query are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DmlKind {
+    /// Rows in the table's column order, cast, defaults filled in; NOT NULL not yet checked.
+    Insert,
+    /// Old row, then new row: twice the table's columns.
+    Update,
+    /// Old row.
+    Delete,
+}
+
+/// A bound COPY FROM STDIN.
+#[derive(Debug, Clone)]
+pub struct CopyFrom {
+    /// Target table.
+    pub table: ObjectId,
+    /// Table columns, by index, in the order of the input's fields.
+    pub columns: Vec<usize>,
+    /// FORMAT csv (otherwise text).
+    pub csv: bool,
+    /// First line is a header.
+    pub header: bool,
+    /// Field separator.
+    pub delimiter: u8,
+    /// NULL marker.
+    pub null: String,
+    /// CSV quote.
+    pub quote: u8,
+    /// CSV escape.
+    pub escape: u8,
+}
+
+/// Session settings that binding depends on.
+#[derive(Debug, Clone)]
+pub struct BindSettings {
+    /// Time zone name, `UTC` by default.
+    pub time_zone: String,
+    /// What `now()` is in a batch statement: the transaction's start, microseconds since 1970.
+    pub now_us: i64,
+    /// `current_user` and friends.
+    pub user: String,
+    /// Tasks per fragment, for stream plans' EXPLAIN.
+    pub parallelism: usize,
+}
+
+/// Binds statements against one catalog snapshot.
+#[derive(Debug, Clone)]
+pub struct Binder {
+    /// Catalog.
+    pub catalog: Arc<Catalog>,
+    /// System tables.
+    pub system: Arc<dyn SystemTables>,
+    /// Settings.
+    pub settings: BindSettings,
+}
+
+/// Options written in WITH (…), keys lower-cased.
+pub type Options = BTreeMap<String, String>;

@@ -1,0 +1,1 @@
+//! Logical plan → stream plan: lowering, derived properties, fragmenting, EXPLAIN.

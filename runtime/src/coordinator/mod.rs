@@ -1,0 +1,1 @@
+//! Epochs, the catalog, steps, checkpoints, recovery.

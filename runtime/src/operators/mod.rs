@@ -1,0 +1,141 @@
+//! Operators: relational steps that absorb deltas and emit the net change.
+//!
+//! ```text
+//!            push(0, Δ) push(1, Δ) push(0, Δ) … close(barrier)
+//!   Operator ────┬──────────┬──────────┬────────────┬───────▶ out
+//!                absorb     absorb     absorb       emit net change once
+//! ```
+//!
+//! An operator is synchronous, reads no clock, no load, no random number. What it emits for a step, as a Z-set, depends only on its
+//! state before the step and on the Z-sets of its inputs for the step: not on how inputs were cut, ordered or interleaved,
+//! nor on whether its state was just restored. One driver ([`crate::dataflow`]) owns everything else: receiving, alignment,
+//! time slices, snapshots, restore, metrics.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use levee_planner::plan::StreamNode;
+
+use crate::{Delta, Result};
+
+/// What ends a step, as an operator may see it.
+#[derive(Debug, Clone)]
+pub struct Barrier {
+    /// Last epoch of the step.
+    pub epoch: u64,
+    /// The epoch's timestamp, microseconds since 1970 UTC.
+    pub timestamp_us: i64,
+    /// This is the first step of a new incarnation of the region's state: leaf `Values` emit here, global aggregates emit their row.
+    pub first: bool,
+}
+
+/// Whether an operator has work left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing left of the last `push` or `close`.
+    Done,
+    /// Call [`Operator::resume`] again (after forwarding what was emitted).
+    More,
+}
+
+/// An operator instance in one task.
+pub trait Operator: Send {
+    /// Absorbs part of the step's delta on input `input`. Emits only what is sound to emit before the step closes
+    /// (stateless operators pass everything on at once). May leave work for [`Operator::resume`].
+    ///
+    /// # Errors
+    /// A broken invariant; user-level evaluation errors become NULL and go to `out.error`.
+    fn push(&mut self, input: usize, delta: Delta, out: &mut Output) -> Result<Progress>;
+
+    /// All inputs have closed the step: emit the net change. May leave work for [`Operator::resume`].
+    ///
+    /// # Errors
+    /// As `push`.
+    fn close(&mut self, barrier: &Barrier, out: &mut Output) -> Result<Progress>;
+
+    /// Goes on with a bounded piece of work (about 8 k rows) after `push` or `close` answered `More`.
+    ///
+    /// # Errors
+    /// As `push`.
+    fn resume(&mut self, out: &mut Output) -> Result<Progress> {
+        let _ = out;
+        Ok(Progress::Done)
+    }
+
+    /// Encodes every state entry changed since the last snapshot (or all, if `full`). Called between steps.
+    ///
+    /// # Errors
+    /// Encoding fails.
+    fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
+        let _ = (full, out);
+        Ok(())
+    }
+
+    /// Takes one entry that `snapshot` wrote, in key order within a table. Called only before the first `push`.
+    ///
+    /// # Errors
+    /// The bytes cannot be read.
+    fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
+        let _ = (table, key, value);
+        Err(crate::RuntimeError::internal("restore called on a stateless operator"))
+    }
+
+    /// Bytes of state held, for metrics.
+    fn state_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Collects what an operator emits, and the expressions that failed.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Emitted deltas in order; empty ones are not kept.
+    pub deltas: Vec<Delta>,
+    /// Failed expressions of this call.
+    pub errors: Vec<StreamError>,
+}
+
+impl Output {
+    /// Emits a delta.
+    pub fn emit(&mut self, delta: Delta) {
+        if delta.num_rows() > 0 {
+            self.deltas.push(delta);
+        }
+    }
+}
+
+/// An expression that failed on some rows of a view; its value there is NULL.
+#[derive(Debug, Clone)]
+pub struct StreamError {
+    /// The expression as SQL.
+    pub expression: String,
+    /// The error's text.
+    pub message: String,
+    /// Number of rows.
+    pub rows: u64,
+}
+
+/// Receives an operator's changed state entries.
+pub struct StateWriter<'a> {
+    /// Called with (table, vnode, key, value); `None` deletes.
+    #[allow(clippy::type_complexity)]
+    pub put: &'a mut dyn FnMut(u8, u8, &[u8], Option<&[u8]>),
+}
+
+/// What a new operator instance is told.
+#[derive(Debug, Clone)]
+pub struct OperatorContext {
+    /// Index of the task in its fragment.
+    pub task: usize,
+    /// Number of tasks of the fragment.
+    pub n_tasks: usize,
+}
+
+/// Makes the instance of a plan node (anything but leaves and exchanges, which the driver handles).
+///
+/// # Errors
+/// The node's expressions cannot be compiled, or a type is not supported.
+pub fn instantiate(node: &StreamNode, input_schemas: &[SchemaRef], ctx: &OperatorContext) -> Result<Box<dyn Operator>> {
+    let _ = (node, input_schemas, ctx, Arc::new(()));
+    Err(crate::RuntimeError::internal("operators are not built"))
+}
