@@ -1,1 +1,213 @@
-//! Runs a region's tasks.
+//! Runs regions: their tasks, the exchanges between them, and the recovery of a task that fails.
+//!
+//! ```text
+//!   submit(step) ─▶ Region ──▶ task 0.0 ─┐ hash  ┌─▶ task 1.0 ─┐
+//!                         └──▶ task 0.1 ─┴───────┴─▶ task 1.1 ─┴─▶ step_done(net change, frozen state)
+//! ```
+//!
+//! The coordinator decides which steps a region takes and what their inputs are; this module only executes them, in order,
+//! on the [`executor::Executor`]'s threads. Several steps may be under way in one region (an upstream task may be one or two
+//! steps ahead); results are reported in order.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use levee_planner::plan::{FragmentGraph, ObjectId};
+
+use crate::operators::{Barrier, StreamError};
+use crate::sources::{SourceDriver, SplitRange};
+use crate::{Delta, Result};
+
+/// What to run.
+#[derive(Clone)]
+pub struct RegionSpec {
+    /// The job; also the region's id.
+    pub id: ObjectId,
+    /// Name, for logs and failpoints.
+    pub name: String,
+    /// Fragments and edges.
+    pub graph: FragmentGraph,
+    /// Tasks per fragment that is not `single`.
+    pub parallelism: usize,
+    /// Drivers of the sources that the graph reads.
+    pub sources: HashMap<ObjectId, Arc<dyn SourceDriver>>,
+    /// What becomes of the root's output.
+    pub root: RootMode,
+    /// Bytes of unread batches that an exchange channel keeps in memory before it spills.
+    pub channel_bytes: usize,
+    /// Directory for spilled batches; emptied at start.
+    pub spill_dir: std::path::PathBuf,
+}
+
+/// What becomes of the root fragment's output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootMode {
+    /// Consolidated into one run per step, sorted by these columns first (a relation's storage order).
+    Materialize {
+        /// Key columns.
+        order: Vec<usize>,
+    },
+    /// Counted and checksummed only.
+    Discard,
+}
+
+/// One step of a region.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// Position in the region's life since it was started: 0, 1, 2, …
+    pub seq: u64,
+    /// Epochs after this one …
+    pub from: u64,
+    /// … up to this one. Backfill steps have `from == to`.
+    pub to: u64,
+    /// Closes the step.
+    pub barrier: Barrier,
+    /// Input per relation or source that changed; others are empty.
+    pub inputs: HashMap<ObjectId, StepInput>,
+    /// Freeze and report the state changed since the last checkpoint step.
+    pub checkpoint: bool,
+}
+
+/// What a leaf reads in a step. Each task takes its share by a fixed rule (contiguous rows, whole ranges or parts of them), so
+/// a replay reads the same.
+#[derive(Debug, Clone)]
+pub enum StepInput {
+    /// Runs of a relation in catalog column order.
+    Deltas(Vec<Delta>),
+    /// Ranges of a source's splits.
+    Ranges(Vec<SplitRange>),
+}
+
+/// A finished step.
+#[derive(Debug)]
+pub struct StepResult {
+    /// As submitted.
+    pub seq: u64,
+    /// As submitted.
+    pub from: u64,
+    /// As submitted.
+    pub to: u64,
+    /// Net change in storage order; `None` if nothing changed, or in `RootMode::Discard`.
+    pub output: Option<Delta>,
+    /// Rows (insertions plus retractions) that the root emitted.
+    pub rows_out: u64,
+    /// Order-independent checksum of the root's emitted Z-set: wrapping sum over rows of `hash(row) * diff`.
+    pub checksum: u64,
+    /// For a checkpoint step.
+    pub snapshot: Option<StateDelta>,
+    /// Expressions that failed.
+    pub errors: Vec<StreamError>,
+    /// Time that tasks worked on the step, microseconds, all tasks together.
+    pub busy_us: u64,
+}
+
+/// Encoded state entries in one arena.
+#[derive(Debug, Default)]
+pub struct StateDelta {
+    /// Keys and values.
+    pub bytes: Vec<u8>,
+    /// Entries; a later one for the same key wins.
+    pub entries: Vec<StateEntry>,
+}
+
+/// One entry of a [`StateDelta`].
+#[derive(Debug, Clone, Copy)]
+pub struct StateEntry {
+    /// Operator.
+    pub operator: u32,
+    /// Table of the operator.
+    pub table: u8,
+    /// Vnode.
+    pub vnode: u8,
+    /// Start of the key in `bytes`.
+    pub key_start: usize,
+    /// End of the key, start of the value.
+    pub key_end: usize,
+    /// End of the value; `None`: deleted.
+    pub value_end: Option<usize>,
+}
+
+impl StateDelta {
+    /// Adds an entry.
+    pub fn put(&mut self, operator: u32, table: u8, vnode: u8, key: &[u8], value: Option<&[u8]>) {
+        let key_start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        if let Some(value) = value {
+            self.bytes.extend_from_slice(value);
+        }
+        let value_end = value.map(|_| self.bytes.len());
+        self.entries.push(StateEntry {
+            operator,
+            table,
+            vnode,
+            key_start,
+            key_end,
+            value_end,
+        });
+    }
+
+    /// Adds all of another delta's entries after this one's.
+    pub fn append(&mut self, other: &Self) {
+        let shift = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.entries.extend(other.entries.iter().map(|e| StateEntry {
+            key_start: e.key_start + shift,
+            key_end: e.key_end + shift,
+            value_end: e.value_end.map(|v| v + shift),
+            ..*e
+        }));
+    }
+
+    /// Key and value of an entry.
+    pub fn get(&self, e: &StateEntry) -> (&[u8], Option<&[u8]>) {
+        (
+            &self.bytes[e.key_start..e.key_end],
+            e.value_end.map(|v| &self.bytes[e.key_end..v]),
+        )
+    }
+}
+
+/// Reads a region's state at its last completed checkpoint.
+pub trait StateReader: Send + Sync {
+    /// Calls `f(table, vnode, key, value)` for the operator's entries of these vnodes, in key order.
+    ///
+    /// # Errors
+    /// The state cannot be read, or `f` failed.
+    fn scan(
+        &self,
+        operator: u32,
+        vnodes: RangeInclusive<u8>,
+        f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
+    ) -> Result<()>;
+}
+
+/// Told of a region's progress, on a dataflow thread; must not block.
+pub trait RegionEvents: Send + Sync {
+    /// A step is done; calls come in step order.
+    fn step_done(&self, region: ObjectId, result: StepResult);
+    /// A task failed and was started again.
+    fn task_restarted(&self, region: ObjectId, task: &TaskInfo, reason: &str);
+    /// The region cannot go on (a task failed several times at the same step). Other regions are not affected.
+    fn region_failed(&self, region: ObjectId, reason: &str);
+}
+
+/// A task as `levee_catalog.tasks` shows it.
+#[derive(Debug, Clone)]
+pub struct TaskInfo {
+    /// Fragment.
+    pub fragment: u32,
+    /// Index in the fragment.
+    pub task: u32,
+    /// Life number, from 1.
+    pub incarnation: u32,
+    /// Last closed step's epoch.
+    pub epoch: u64,
+    /// Rows read so far by this incarnation.
+    pub rows_in: u64,
+    /// Rows emitted so far by this incarnation.
+    pub rows_out: u64,
+    /// State held.
+    pub state_bytes: u64,
+}

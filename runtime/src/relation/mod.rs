@@ -10,3 +10,7 @@
 //!
 //! The same runs are the change log that subscribers read, the versions that readers merge and the delta that a checkpoint
 //! writes. A read pins immutable `Arc`s and takes no task's lock.
+
+mod snapshot;
+
+pub use snapshot::RelationSnapshot;
