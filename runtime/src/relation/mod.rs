@@ -9,8 +9,181 @@
 //! ```
 //!
 //! The same runs are the change log that subscribers read, the versions that readers merge and the delta that a checkpoint
-//! writes. A read pins immutable `Arc`s and takes no task's lock.
+//! writes. A read clones a few `Arc`s under a short lock and then works on immutable data.
+//!
+//! Cost: a fold rewrites the chunks that changed; it waits until the runs hold an eighth of the base's rows, so a row is rewritten
+//! about eight times per doubling at worst (updates spread over all chunks), usually once.
 
+mod base;
+mod order;
+mod provider;
 mod snapshot;
 
-pub use snapshot::RelationSnapshot;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use levee_planner::plan::ObjectId;
+use parking_lot::RwLock;
+
+pub use base::Base;
+pub use order::RowOrder;
+pub use provider::SnapshotTable;
+pub use snapshot::{RelationSnapshot, has_duplicate_keys};
+
+use crate::{Delta, Result, RuntimeError};
+
+/// Runs beyond this number are folded even if they are small.
+const RUNS_MAX: usize = 256;
+
+/// The net change of one step, sorted and consolidated.
+#[derive(Debug)]
+pub struct Run {
+    /// Position among all runs that the relation has published since it was opened, from 1.
+    pub seq: u64,
+    /// Epochs after this one …
+    pub from: u64,
+    /// … up to this one. Backfill runs have `from == to`.
+    pub to: u64,
+    /// Change.
+    pub delta: Delta,
+}
+
+/// One region's materialized rows, readable at any epoch from the base's on.
+#[derive(Debug)]
+pub struct Relation {
+    id: ObjectId,
+    order: Arc<RowOrder>,
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    base: Arc<Base>,
+    runs: VecDeque<Arc<Run>>,
+    frontier: u64,
+    seq: u64,
+}
+
+impl Relation {
+    /// A relation whose rows up to `base.epoch` are `base`.
+    pub fn new(id: ObjectId, order: Arc<RowOrder>, base: Base) -> Self {
+        let frontier = base.epoch;
+        Self { id, order, state: RwLock::new(State { base: Arc::new(base), runs: VecDeque::new(), frontier, seq: 0 }) }
+    }
+
+    /// Row encoding.
+    pub fn order(&self) -> &Arc<RowOrder> {
+        &self.order
+    }
+
+    /// All steps up to this epoch are published.
+    pub fn frontier(&self) -> u64 {
+        self.state.read().frontier
+    }
+
+    /// Publishes a step's net change (consolidated, in storage order) and moves the frontier to `to`.
+    pub fn publish(&self, from: u64, to: u64, delta: Option<Delta>) {
+        let mut state = self.state.write();
+        debug_assert!(from >= state.frontier || from == to, "steps are published in order");
+        if let Some(delta) = delta.filter(|d| d.num_rows() > 0) {
+            state.seq += 1;
+            let seq = state.seq;
+            state.runs.push_back(Arc::new(Run { seq, from, to, delta }));
+        }
+        state.frontier = state.frontier.max(to);
+    }
+
+    /// Nothing changed up to `to`.
+    pub fn advance(&self, to: u64) {
+        let mut state = self.state.write();
+        state.frontier = state.frontier.max(to);
+    }
+
+    /// The newest epoch ≤ `epoch` that is a step boundary.
+    pub fn boundary(&self, epoch: u64) -> u64 {
+        let state = self.state.read();
+        let epoch = epoch.min(state.frontier);
+        state.runs.iter().find(|r| r.from < epoch && epoch < r.to).map_or(epoch, |r| r.from)
+    }
+
+    /// The rows at `epoch`.
+    ///
+    /// # Errors
+    /// The epoch has been folded away, is not complete, or lies inside a step.
+    pub fn snapshot(&self, epoch: u64) -> Result<RelationSnapshot> {
+        let state = self.state.read();
+        let inside = state.runs.iter().any(|r| r.from < epoch && epoch < r.to);
+        if epoch < state.base.epoch || epoch > state.frontier || inside {
+            return Err(RuntimeError::EpochUnavailable { object: self.id, epoch });
+        }
+        let runs = state.runs.iter().filter(|r| r.to <= epoch).cloned().collect();
+        Ok(RelationSnapshot::new(Arc::clone(&self.order), epoch, Arc::clone(&state.base), runs))
+    }
+
+    /// The change log after `from` up to `to`, in order.
+    ///
+    /// # Errors
+    /// The log no longer reaches back to `from`.
+    pub fn runs_between(&self, from: u64, to: u64) -> Result<Vec<Arc<Run>>> {
+        let state = self.state.read();
+        if from < state.base.epoch {
+            return Err(RuntimeError::EpochUnavailable { object: self.id, epoch: from });
+        }
+        Ok(state.runs.iter().filter(|r| r.to > from && r.to <= to).cloned().collect())
+    }
+
+    /// Oldest readable epoch.
+    pub fn base_epoch(&self) -> u64 {
+        self.state.read().base.epoch
+    }
+
+    /// The newest run's position.
+    pub fn seq(&self) -> u64 {
+        self.state.read().seq
+    }
+
+    /// Folds runs up to epoch `horizon` and position `seq` into the base, when there is enough to be worth it. Called by one
+    /// thread at a time.
+    ///
+    /// # Errors
+    /// A kernel fails.
+    pub fn fold(&self, horizon: u64, seq: u64) -> Result<()> {
+        let (base, runs) = {
+            let state = self.state.read();
+            let runs: Vec<Arc<Run>> = state.runs.iter().take_while(|r| r.to <= horizon && r.seq <= seq).cloned().collect();
+            (Arc::clone(&state.base), runs)
+        };
+        let rows: usize = runs.iter().map(|r| r.delta.num_rows()).sum();
+        let Some(last) = runs.last() else { return Ok(()) };
+        if rows < base.rows / 8 && runs.len() < RUNS_MAX {
+            return Ok(());
+        }
+        let delta = consolidate_runs(&self.order, &runs)?;
+        let merged = base.merge(&self.order, &delta, last.to)?;
+        let mut state = self.state.write();
+        state.base = Arc::new(merged);
+        state.runs.drain(..runs.len());
+        Ok(())
+    }
+
+    /// Runs held, rows in all, bytes in all (of runs; chunks count rows only).
+    pub fn stats(&self) -> (usize, usize, usize) {
+        let state = self.state.read();
+        let rows = state.base.rows + state.runs.iter().map(|r| r.delta.num_rows()).sum::<usize>();
+        let bytes = state.base.chunks.iter().map(|c| c.delta.bytes()).sum::<usize>()
+            + state.runs.iter().map(|r| r.delta.bytes()).sum::<usize>();
+        (state.runs.len(), rows, bytes)
+    }
+}
+
+/// The sum of runs, consolidated.
+fn consolidate_runs(order: &RowOrder, runs: &[Arc<Run>]) -> Result<Delta> {
+    if let [run] = runs {
+        return Ok(run.delta.clone());
+    }
+    let deltas: Vec<Delta> = runs.iter().map(|r| r.delta.clone()).collect();
+    Delta::consolidate(order.schema(), &deltas, order.key())
+}
+
+#[cfg(test)]
+mod tests;

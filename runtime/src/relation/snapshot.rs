@@ -1,52 +1,228 @@
 //! A relation at one epoch: immutable, shared, cheap to clone.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 
-use arrow::array::{BooleanArray, RecordBatch};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 
+use super::base::{Base, expand};
+use super::order::RowOrder;
+use super::provider::SnapshotTable;
+use super::{Run, consolidate_runs};
 use crate::{Delta, Result};
 
-/// A relation's rows at one epoch.
+/// A relation's rows at one epoch: a base and the runs after it.
 #[derive(Debug, Clone)]
 pub struct RelationSnapshot {
-    schema: SchemaRef,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    order: Arc<RowOrder>,
+    epoch: u64,
+    base: Arc<Base>,
+    runs: Vec<Arc<Run>>,
+    merged: OnceLock<Arc<Base>>,
 }
 
 impl RelationSnapshot {
-    /// Columns in catalog order.
-    pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+    pub(super) fn new(order: Arc<RowOrder>, epoch: u64, base: Arc<Base>, runs: Vec<Arc<Run>>) -> Self {
+        Self { inner: Arc::new(Inner { order, epoch, base, runs, merged: OnceLock::new() }) }
     }
 
-    /// The rows, duplicates repeated, in storage order within each batch.
+    /// Columns in catalog order.
+    pub fn schema(&self) -> &SchemaRef {
+        self.inner.order.schema()
+    }
+
+    /// The epoch read.
+    pub fn epoch(&self) -> u64 {
+        self.inner.epoch
+    }
+
+    /// Row encoding of the relation.
+    pub(crate) fn order(&self) -> &Arc<RowOrder> {
+        &self.inner.order
+    }
+
+    /// Base and runs merged; computed at the first use, shared by clones.
+    pub(crate) fn merged(&self) -> Result<Arc<Base>> {
+        if let Some(merged) = self.inner.merged.get() {
+            return Ok(Arc::clone(merged));
+        }
+        let inner = &self.inner;
+        let merged = if inner.runs.is_empty() {
+            Arc::clone(&inner.base)
+        } else {
+            let delta = consolidate_runs(&inner.order, &inner.runs)?;
+            Arc::new(inner.base.merge(&inner.order, &delta, inner.epoch)?)
+        };
+        Ok(Arc::clone(inner.merged.get_or_init(|| merged)))
+    }
+
+    /// The rows, duplicates repeated, in storage order.
     ///
     /// # Errors
     /// A kernel fails.
     pub fn rows(&self) -> Result<Vec<RecordBatch>> {
-        Ok(Vec::new())
+        self.merged()?.chunks.iter().map(|c| expand(&c.delta)).collect()
+    }
+
+    /// Number of distinct rows, for progress.
+    ///
+    /// # Errors
+    /// A kernel fails.
+    pub fn distinct_rows(&self) -> Result<usize> {
+        Ok(self.merged()?.rows)
+    }
+
+    /// Up to `limit` distinct rows from position `offset` in storage order, with multiplicities.
+    ///
+    /// # Errors
+    /// A kernel fails.
+    pub fn slice(&self, offset: usize, limit: usize) -> Result<Vec<Delta>> {
+        let base = self.merged()?;
+        let (mut skip, mut left) = (offset, limit);
+        let mut out = Vec::new();
+        for chunk in &base.chunks {
+            let n = chunk.delta.num_rows();
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            let take = (n - skip).min(left);
+            if take == 0 {
+                break;
+            }
+            out.push(chunk.delta.slice(skip, take));
+            left -= take;
+            skip = 0;
+        }
+        Ok(out)
     }
 
     /// The same relation with a transaction's own changes on top.
     ///
     /// # Errors
-    /// The delta does not fit the schema.
+    /// The changes do not fit the relation.
     pub fn with_changes(&self, changes: &[Delta]) -> Result<Self> {
-        let _ = changes;
-        Ok(self.clone())
+        if changes.iter().all(|d| d.num_rows() == 0) {
+            return Ok(self.clone());
+        }
+        let inner = &self.inner;
+        let delta = Delta::consolidate(inner.order.schema(), changes, inner.order.key())?;
+        let mut runs = inner.runs.clone();
+        runs.push(Arc::new(Run { seq: u64::MAX, from: inner.epoch, to: inner.epoch, delta }));
+        Ok(Self::new(Arc::clone(&inner.order), inner.epoch, Arc::clone(&inner.base), runs))
     }
 
-    /// For each row of `keys` (the primary-key columns, in key order): is there a row with that key?
+    /// For each row of `keys` (the key columns, in key order): is there a row with that key?
     ///
     /// # Errors
     /// The relation has no key, or types differ.
     pub fn contains_keys(&self, keys: &RecordBatch) -> Result<BooleanArray> {
-        Ok(BooleanArray::from(vec![false; keys.num_rows()]))
+        let inner = &self.inner;
+        let wanted = inner.order.encode_keys(keys.columns())?;
+        // Runs first: net diff per key over the runs decides together with the base.
+        let recent = self.recent_keys()?;
+        let mut found = Vec::with_capacity(keys.num_rows());
+        for key in &wanted {
+            let key = key.data();
+            let live = match recent.get(key) {
+                Some(&net) if net > 0 => true,
+                Some(&net) => base_rows_of_key(inner, key)? + net > 0,
+                None => base_rows_of_key(inner, key)? > 0,
+            };
+            found.push(live);
+        }
+        Ok(BooleanArray::from(found))
+    }
+
+    fn recent_keys(&self) -> Result<std::collections::HashMap<Box<[u8]>, i64>> {
+        let order = &self.inner.order;
+        let mut net = std::collections::HashMap::new();
+        for run in &self.inner.runs {
+            let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(run.delta.batch.column(c))).collect();
+            let rows = order.encode_keys(&columns)?;
+            for (i, row) in rows.iter().enumerate() {
+                *net.entry(Box::from(row.data())).or_insert(0) += run.delta.diff(i);
+            }
+        }
+        Ok(net)
+    }
+
+    /// Rows whose key starts with the given values (a prefix of the key columns).
+    ///
+    /// # Errors
+    /// Types differ.
+    pub(crate) fn with_key_prefix(&self, prefix: &[u8]) -> Result<Vec<RecordBatch>> {
+        let inner = &self.inner;
+        let mut parts = Vec::new();
+        inner.base.with_prefix(&inner.order, prefix, &mut parts)?;
+        for run in &inner.runs {
+            let rows = inner.order.encode(&run.delta.batch)?;
+            let start = super::base::partition(&rows, 0, rows.num_rows(), prefix);
+            let mut end = start;
+            while end < rows.num_rows() && rows.row(end).data().starts_with(prefix) {
+                end += 1;
+            }
+            if end > start {
+                parts.push(run.delta.slice(start, end - start));
+            }
+        }
+        let all = Delta::consolidate(inner.order.schema(), &parts, inner.order.key())?;
+        Ok(vec![expand(&all)?])
     }
 
     /// As a DataFusion table; equality on a prefix of the key is pushed down.
     pub fn table_provider(&self) -> Arc<dyn TableProvider> {
-        Arc::new(datafusion::datasource::empty::EmptyTable::new(Arc::clone(&self.schema)))
+        Arc::new(SnapshotTable::new(self.clone()))
     }
+
+    /// Entries for a checkpoint: every distinct row changed by runs after position `since`, encoded, with its multiplicity at this epoch (0: gone).
+    ///
+    /// # Errors
+    /// A kernel fails, or rows since then have been folded away.
+    pub(crate) fn changes_since(&self, since: u64, f: &mut dyn FnMut(&[u8], i64)) -> Result<()> {
+        let inner = &self.inner;
+        let changed: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq > since).cloned().collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let delta = consolidate_runs(&inner.order, &changed)?;
+        let rows = inner.order.encode(&delta.batch)?;
+        let earlier: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq <= since).cloned().collect();
+        let earlier = if earlier.is_empty() { None } else { Some(consolidate_runs(&inner.order, &earlier)?) };
+        let earlier_rows = earlier.as_ref().map(|d| inner.order.encode(&d.batch)).transpose()?;
+        for (i, row) in rows.iter().enumerate() {
+            let mut count = inner.base.count(&inner.order, row.data())? + delta.diff(i);
+            if let (Some(d), Some(rows)) = (&earlier, &earlier_rows) {
+                let at = super::base::partition(rows, 0, rows.num_rows(), row.data());
+                if at < rows.num_rows() && rows.row(at) == row {
+                    count += d.diff(at);
+                }
+            }
+            f(row.data(), count);
+        }
+        Ok(())
+    }
+}
+
+fn base_rows_of_key(inner: &Inner, key: &[u8]) -> Result<i64> {
+    let mut parts = Vec::new();
+    inner.base.with_prefix(&inner.order, key, &mut parts)?;
+    Ok(parts.iter().flat_map(Delta::diff_iter).sum())
+}
+
+/// Keys of `keys` that occur more than once.
+///
+/// # Errors
+/// Types cannot be encoded.
+pub fn has_duplicate_keys(order: &RowOrder, columns: &[ArrayRef]) -> Result<bool> {
+    let rows = order.encode_keys(columns)?;
+    let mut seen = HashSet::with_capacity(rows.num_rows());
+    Ok(rows.iter().any(|r| !seen.insert(Box::<[u8]>::from(r.data()))))
 }
