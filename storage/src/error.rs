@@ -69,4 +69,66 @@ pub enum StorageError {
     /// The log failed earlier and takes no more writes until restart.
     #[error("the log is closed after an earlier failure: {0}")]
     LogClosed(String),
+    /// The caller asked for something that this build does not do; nothing was tried.
+    #[error("{what}: {reason}")]
+    Invalid {
+        /// Setting or argument.
+        what: String,
+        /// Why it is refused and what to use instead.
+        reason: String,
+    },
+}
+
+impl StorageError {
+    /// Wraps an operating-system error: no room (`ENOSPC`, `EDQUOT`) becomes [`StorageError::Full`].
+    pub fn from_io(source: std::io::Error, context: impl Into<String>) -> Self {
+        let context = context.into();
+        let full = matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+            || matches!(
+                source.kind(),
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+            );
+        if full {
+            Self::Full { context, source }
+        } else {
+            Self::Io { context, source }
+        }
+    }
+
+    /// Wraps a RocksDB error; RocksDB tells a full disk only in its message.
+    pub fn from_rocksdb(source: rocksdb::Error, context: impl Into<String>) -> Self {
+        let context = context.into();
+        let message = source.to_string();
+        if message.contains("No space left") || message.contains("Disk quota exceeded") {
+            let source = std::io::Error::new(std::io::ErrorKind::StorageFull, message);
+            return Self::Full { context, source };
+        }
+        Self::RocksDb { context, source }
+    }
+
+    /// Names a file whose bytes are not what was written.
+    pub fn corrupt(file: impl std::fmt::Display, reason: impl Into<String>) -> Self {
+        Self::Corrupt {
+            file: file.to_string(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Whether a file or object was not there.
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
+            Self::ObjectStore { source, .. } => matches!(source, object_store::Error::NotFound { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether an exclusive create found the name taken.
+    pub fn is_already_exists(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() == std::io::ErrorKind::AlreadyExists,
+            Self::ObjectStore { source, .. } => matches!(source, object_store::Error::AlreadyExists { .. }),
+            _ => false,
+        }
+    }
 }
