@@ -1,1 +1,21 @@
-//! placeholder
+//! What judges Levee: SQL cases, random queries, crashes, and a real PostgreSQL.
+//!
+//! ```text
+//!   cases/*.slt ──┬─▶ PostgreSQL 15        (postgres)   ─┐
+//!                 ├─▶ batch query          (db)          ├─▶ all equal
+//!                 └─▶ view, fed 7 ways     (db, feed)   ─┘
+//! ```
+//!
+//! * [`postgres`] starts a throw-away server; [`server`] starts the `levee` binary.
+//! * [`db`] embeds the engine without the wire, so that a test decides what enters which epoch.
+//! * [`cases`] reads the case files; [`feed`] turns a table's contents into random slices with retractions.
+//! * [`generate`] makes random tables, changes and queries.
+//! * [`rows`] compares results: exact, except floats.
+//!
+//! Nothing here is used by the product, and panicking is how these helpers report.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+pub mod cases;
+pub mod postgres;
+pub mod rows;

@@ -1,0 +1,8 @@
+//! The system tests, in one binary. `cargo test -p levee-sql-tests --test it -- NAME` runs a part.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod it {
+    mod cases;
+    mod layers;
+}

@@ -1,0 +1,94 @@
+//! I6: an arrow between crates that the architecture does not have fails here.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Who may use whom, outside of tests.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("planner", &[]),
+    ("storage", &[]),
+    ("runtime", &["planner", "storage"]),
+    // The server names the planner's statements and storage's errors, both of which the runtime's interface carries.
+    ("server", &["planner", "runtime", "storage"]),
+    ("sql-tests", &["planner", "runtime", "server", "storage"]),
+    ("benchmarks", &["planner", "runtime", "server", "storage"]),
+];
+
+/// Third-party crates that belong to one layer only.
+const RESERVED: &[(&str, &[&str])] = &[
+    ("pgwire", &["server"]),
+    ("axum", &["server"]),
+    ("clap", &["server", "benchmarks"]),
+    ("sqlparser", &["planner", "server"]),
+    ("rocksdb", &["storage"]),
+    ("object_store", &["storage"]),
+    ("tokio", &["storage", "runtime", "server", "sql-tests", "benchmarks"]),
+];
+
+fn manifest(dir: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(dir).join("Cargo.toml");
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Names in the dependency tables of a manifest (`[dependencies]`, `[build-dependencies]`, `[target.….dependencies]` and the
+/// `[dependencies.NAME]` form); test-only ones if `dev`.
+fn dependencies(text: &str, dev: bool) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut inside = false;
+    for line in text.lines().map(str::trim) {
+        if let Some(table) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            let is_dev = table.contains("dev-dependencies");
+            let parts: Vec<&str> = table.split('.').collect();
+            let at = parts.iter().position(|p| p.ends_with("dependencies"));
+            inside = at == Some(parts.len() - 1) && is_dev == dev;
+            if let Some(at) = at
+                && at + 1 < parts.len()
+                && is_dev == dev
+            {
+                found.insert(parts[at + 1].to_string());
+            }
+            continue;
+        }
+        if inside && let Some((name, _)) = line.split_once('=') {
+            found.insert(name.trim().split('.').next().unwrap_or_default().to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn no_new_arrow_between_crates() {
+    let root = manifest(".");
+    let members = root
+        .lines()
+        .find_map(|l| l.strip_prefix("members = ["))
+        .expect("workspace members on one line")
+        .trim_end_matches(']');
+    let members: BTreeSet<&str> = members.split(',').map(|m| m.trim().trim_matches('"')).collect();
+    let known: BTreeSet<&str> = ALLOWED.iter().map(|(name, _)| *name).collect();
+    assert_eq!(members, known, "a new crate needs its place in docs/architecture.md and here");
+    let mut wrong = Vec::new();
+    for (name, allowed) in ALLOWED {
+        for dependency in dependencies(&manifest(name), false) {
+            if let Some(to) = dependency.strip_prefix("levee-")
+                && !allowed.contains(&to)
+            {
+                wrong.push(format!("{name} → {to}"));
+            }
+            if let Some((_, owners)) = RESERVED.iter().find(|(n, _)| *n == dependency)
+                && !owners.contains(name)
+            {
+                wrong.push(format!("{name} uses {dependency}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "new arrows: {}", wrong.join(", "));
+}
+
+#[test]
+fn the_reader_of_manifests_sees_every_form() {
+    let text = "[dependencies]\na = \"1\"\nb.workspace = true\n[dependencies.c]\npath = \"x\"\n[target.'cfg(unix)'.dependencies]\nd = \"1\"\n[dev-dependencies]\ne = \"1\"\n";
+    let names = |dev| dependencies(text, dev).into_iter().collect::<Vec<_>>().join("");
+    assert_eq!(names(false), "abcd");
+    assert_eq!(names(true), "e");
+}
