@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use sqllogictest::parser::{ColumnType, Condition, ExpectedError, QueryExpect, Record, SortMode, StatementExpect};
+use sqllogictest::ColumnType;
+use sqllogictest::parser::{Condition, ExpectedError, QueryExpect, Record, SortMode, StatementExpect};
 
 use crate::rows::Rows;
 
