@@ -9,15 +9,48 @@
 //! on the [`executor::Executor`]'s threads. Several steps may be under way in one region (an upstream task may be one or two
 //! steps ahead); results are reported in order.
 
+mod channel;
+mod exchange;
+pub mod executor;
+mod leaf;
+mod log;
+pub mod message;
+mod program;
+mod region;
+mod spill;
+mod task;
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod zhash;
+
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use levee_planner::plan::{FragmentGraph, ObjectId};
 
 use crate::operators::{Barrier, StreamError};
 use crate::sources::{SourceDriver, SplitRange};
 use crate::{Delta, Result};
+
+pub use executor::Executor;
+pub use region::Region;
+
+/// Whether every step on every exchange channel is hashed, so that a replay that differs is found (I2). Hashing all columns of
+/// all rows that cross an exchange costs a few nanoseconds a value; on by default where debug assertions are.
+pub static VERIFY: AtomicBool = AtomicBool::new(cfg!(debug_assertions));
+
+fn verify() -> bool {
+    VERIFY.load(Ordering::Relaxed)
+}
+
+/// Holds every step of the region of this name back for `ms` milliseconds (0: no longer), without occupying a thread: makes a view
+/// slow for tests and demonstrations.
+pub fn debug_delay(region: &str, ms: u64) {
+    testing::set_delay(region, ms);
+}
 
 /// What to run.
 #[derive(Clone)]
