@@ -11,7 +11,7 @@ use sqllogictest::parser::{Condition, ExpectedError, QueryExpect, Record, SortMo
 
 use crate::rows::Rows;
 
-/// Column types of a `query` line: `I` integer, `R` number with a fraction, `T` anything else.
+/// Column types of a `query` line: `I` integer, `N` numeric, `R` float, `T` anything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kind(char);
 
@@ -40,6 +40,8 @@ pub enum Action {
         ordered: bool,
         /// Expected lines.
         expected: Vec<String>,
+        /// A column is a float.
+        floats: bool,
     },
 }
 
@@ -96,7 +98,11 @@ pub fn load_all() -> Vec<CaseFile> {
         .collect();
     paths.sort();
     let wanted = std::env::var("LEVEE_CASE").unwrap_or_default();
-    paths.iter().map(|p| load(p)).filter(|f| f.name.contains(&wanted)).collect()
+    paths
+        .iter()
+        .map(|p| load(p))
+        .filter(|f| f.name.contains(&wanted))
+        .collect()
 }
 
 /// Reads one file.
@@ -130,13 +136,20 @@ pub fn load(path: &Path) -> CaseFile {
                 expected,
                 ..
             } => {
-                let QueryExpect::Results { sort_mode, results, .. } = expected else {
+                let QueryExpect::Results {
+                    types,
+                    sort_mode,
+                    results,
+                    ..
+                } = expected
+                else {
                     panic!("{loc}: write a failing query as `statement error CODE`")
                 };
                 let ordered = sort_mode == Some(SortMode::NoSort);
                 let action = Action::Query {
                     ordered,
                     expected: results,
+                    floats: types.contains(&Kind('R')),
                 };
                 items.push(item(loc.line(), sql, action, &conditions));
             }
@@ -157,7 +170,11 @@ fn is_ddl(sql: &str) -> bool {
 }
 
 fn item(line: u32, sql: String, action: Action, conditions: &[Condition]) -> Item {
-    let skips = |wanted: &str| conditions.iter().any(|c| matches!(c, Condition::SkipIf { label } if label == wanted));
+    let skips = |wanted: &str| {
+        conditions
+            .iter()
+            .any(|c| matches!(c, Condition::SkipIf { label } if label == wanted))
+    };
     Item {
         line,
         sql,
@@ -171,13 +188,14 @@ fn item(line: u32, sql: String, action: Action, conditions: &[Condition]) -> Ite
 ///
 /// # Errors
 /// The difference.
-pub fn check_lines(rows: &Rows, expected: &[String], ordered: bool) -> Result<(), String> {
+pub fn check_lines(rows: &Rows, expected: &[String], ordered: bool, floats: bool) -> Result<(), String> {
     let tokens = |lines: Vec<String>| Rows {
         columns: Vec::new(),
         rows: lines
             .iter()
             .map(|l| l.split_whitespace().map(|t| Some(t.to_string())).collect())
             .collect(),
+        floats,
     };
     tokens(rows.lines()).same_as(&tokens(expected.to_vec()), ordered)
 }

@@ -17,5 +17,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 pub mod cases;
+pub mod generate;
 pub mod postgres;
 pub mod rows;

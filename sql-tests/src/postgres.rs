@@ -22,7 +22,10 @@ impl Postgres {
     /// # Panics
     /// PostgreSQL is missing or does not start: a missing service fails a test.
     pub fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("levee-pg-").tempdir().expect("temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("levee-pg-")
+            .tempdir()
+            .expect("temporary directory");
         run(Command::new("chmod").arg("755").arg(dir.path()));
         let data = dir.path().join("data");
         std::fs::create_dir(&data).expect("data directory");
@@ -30,7 +33,17 @@ impl Postgres {
             run(Command::new("chown").args(["-R", "postgres:"]).arg(dir.path()));
         }
         run(as_postgres("initdb")
-            .args(["--locale=C", "-E", "UTF8", "-A", "trust", "-U", "postgres", "--no-sync", "-D"])
+            .args([
+                "--locale=C",
+                "-E",
+                "UTF8",
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "--no-sync",
+                "-D",
+            ])
             .arg(&data));
         // The time limit only matters if the test process is killed: nothing is left behind.
         let child = as_postgres_within("postgres", 1800)
@@ -38,7 +51,16 @@ impl Postgres {
             .arg(&data)
             .arg("-k")
             .arg(dir.path())
-            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "timezone=UTC", "-c", "full_page_writes=off"])
+            .args([
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "fsync=off",
+                "-c",
+                "timezone=UTC",
+                "-c",
+                "full_page_writes=off",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("log")).expect("log file"))
@@ -61,8 +83,17 @@ impl Postgres {
     /// A connection to a database, made if absent.
     pub async fn database(&self, name: &str) -> PgSession {
         let admin = self.connect("postgres").await;
-        if name != "postgres" && admin.query(&format!("SELECT 1 FROM pg_database WHERE datname = '{name}'")).await.rows.is_empty() {
-            admin.exec(&format!("CREATE DATABASE \"{name}\"")).await.expect("create database");
+        if name != "postgres"
+            && admin
+                .query(&format!("SELECT 1 FROM pg_database WHERE datname = '{name}'"))
+                .await
+                .rows
+                .is_empty()
+        {
+            admin
+                .exec(&format!("CREATE DATABASE \"{name}\""))
+                .await
+                .expect("create database");
         }
         self.connect(name).await
     }
@@ -95,7 +126,10 @@ impl Drop for Postgres {
             .status();
         let _ = self.child.wait();
         if is_root() {
-            let _ = Command::new("chown").args(["-R", "root:"]).arg(self.dir.path()).status();
+            let _ = Command::new("chown")
+                .args(["-R", "root:"])
+                .arg(self.dir.path())
+                .status();
         }
     }
 }
@@ -144,7 +178,8 @@ impl PgSession {
                     out.columns = columns.iter().map(|c| c.name().to_string()).collect();
                 }
                 SimpleQueryMessage::Row(row) => {
-                    out.rows.push((0..row.len()).map(|i| row.get(i).map(str::to_string)).collect());
+                    out.rows
+                        .push((0..row.len()).map(|i| row.get(i).map(str::to_string)).collect());
                 }
                 _ => {}
             }
@@ -170,7 +205,8 @@ pub fn error_text(e: &tokio_postgres::Error) -> String {
 }
 
 fn is_root() -> bool {
-    std::env::var("USER").is_ok_and(|u| u == "root") || std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+    std::env::var("USER").is_ok_and(|u| u == "root")
+        || std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
 fn as_postgres(program: &str) -> Command {
@@ -190,11 +226,18 @@ fn as_postgres_within(program: &str, seconds: u32) -> Command {
 /// Debian keeps the server's programs out of the PATH.
 fn binary(program: &str) -> PathBuf {
     let debian = Path::new("/usr/lib/postgresql/15/bin").join(program);
-    if debian.exists() { debian } else { PathBuf::from(program) }
+    if debian.exists() {
+        debian
+    } else {
+        PathBuf::from(program)
+    }
 }
 
 fn run(command: &mut Command) {
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(
         output.status.success(),
         "{command:?} failed: {}{}",

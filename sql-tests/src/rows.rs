@@ -1,5 +1,5 @@
-//! Results as PostgreSQL's text, and their comparison: exact, except that floats may differ by 1e-9 relative and numerics by
-//! trailing zeros.
+//! Results as PostgreSQL's text, and their comparison: exact up to a number's trailing zeros; if a column is a float, numbers with
+//! a fraction may differ by 1e-9 relative.
 
 /// A result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -8,6 +8,8 @@ pub struct Rows {
     pub columns: Vec<String>,
     /// Values as PostgreSQL prints them; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
+    /// A column is a float.
+    pub floats: bool,
 }
 
 impl Rows {
@@ -22,7 +24,8 @@ impl Rows {
     /// The same rows in an order that small differences of floats do not change.
     #[must_use]
     pub fn sorted(mut self) -> Self {
-        self.rows.sort_by_cached_key(|row| row.iter().map(|v| sort_key(v.as_deref())).collect::<Vec<_>>());
+        self.rows
+            .sort_by_cached_key(|row| row.iter().map(|v| sort_key(v.as_deref())).collect::<Vec<_>>());
         self
     }
 
@@ -31,16 +34,29 @@ impl Rows {
     /// # Errors
     /// The difference, as text.
     pub fn same_as(&self, expected: &Self, ordered: bool) -> Result<(), String> {
-        let (a, b) = if ordered { (self.clone(), expected.clone()) } else { (self.clone().sorted(), expected.clone().sorted()) };
+        let (a, b) = if ordered {
+            (self.clone(), expected.clone())
+        } else {
+            (self.clone().sorted(), expected.clone().sorted())
+        };
+        let floats = self.floats || expected.floats;
         let equal = a.rows.len() == b.rows.len()
             && a.rows.iter().zip(&b.rows).all(|(x, y)| {
-                x.len() == y.len() && x.iter().zip(y).all(|(x, y)| same_value(x.as_deref(), y.as_deref()))
+                x.len() == y.len()
+                    && x.iter()
+                        .zip(y)
+                        .all(|(x, y)| same_value(x.as_deref(), y.as_deref(), floats))
             });
         if equal {
             return Ok(());
         }
         let (a, b) = (a.lines(), b.lines());
-        Err(format!("got {} rows, expected {}\n{}", a.len(), b.len(), difference(&a, &b)))
+        Err(format!(
+            "got {} rows, expected {}\n{}",
+            a.len(),
+            b.len(),
+            difference(&a, &b)
+        ))
     }
 }
 
@@ -82,19 +98,29 @@ fn sort_key(value: Option<&str>) -> String {
     }
 }
 
-/// Are two values the same, given that only their text is known? A number with a point or exponent is compared as a number.
-pub fn same_value(a: Option<&str>, b: Option<&str>) -> bool {
-    let (Some(a), Some(b)) = (a, b) else { return a.is_none() && b.is_none() };
+/// Are two values the same, given that only their text is known?
+pub fn same_value(a: Option<&str>, b: Option<&str>, floats: bool) -> bool {
+    let (Some(a), Some(b)) = (a, b) else {
+        return a.is_none() && b.is_none();
+    };
     if a == b {
         return true;
     }
-    let fractional = |s: &str| s.contains(['.', 'e']) && s.parse::<f64>().is_ok();
-    if !fractional(a) && !fractional(b) {
+    let (Ok(x), Ok(y)) = (a.parse::<f64>(), b.parse::<f64>()) else {
         return false;
+    };
+    if floats && (a.contains(['.', 'e']) || b.contains(['.', 'e'])) {
+        return x == y || (x - y).abs() <= 1e-9 * x.abs().max(y.abs());
     }
-    match (a.parse::<f64>(), b.parse::<f64>()) {
-        (Ok(x), Ok(y)) => x == y || (x - y).abs() <= 1e-9 * x.abs().max(y.abs()),
-        _ => false,
+    trimmed(a) == trimmed(b)
+}
+
+/// A number without the zeros that end its fraction.
+fn trimmed(number: &str) -> &str {
+    if number.contains('.') && !number.contains(['e', 'E']) {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        number
     }
 }
 
@@ -104,11 +130,12 @@ mod tests {
 
     #[test]
     fn numbers_compare_as_numbers_and_text_as_text() {
-        assert!(same_value(Some("1.50"), Some("1.5")));
-        assert!(same_value(Some("0.30000000000000004"), Some("0.3")));
-        assert!(!same_value(Some("0.3001"), Some("0.3")));
-        assert!(!same_value(Some("10"), Some("11")));
-        assert!(!same_value(None, Some("")));
-        assert!(same_value(Some("2"), Some("2.0000")));
+        assert!(same_value(Some("1.50"), Some("1.5"), false));
+        assert!(same_value(Some("2"), Some("2.0000"), false));
+        assert!(same_value(Some("0.30000000000000004"), Some("0.3"), true));
+        assert!(!same_value(Some("0.30000000000000004"), Some("0.3"), false));
+        assert!(!same_value(Some("0.3001"), Some("0.3"), true));
+        assert!(!same_value(Some("10"), Some("1"), true));
+        assert!(!same_value(None, Some(""), true));
     }
 }

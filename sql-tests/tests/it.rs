@@ -5,4 +5,5 @@
 mod it {
     mod cases;
     mod layers;
+    mod property;
 }

@@ -17,7 +17,11 @@ fn runtime() -> tokio::runtime::Runtime {
 fn against_postgres() {
     let bless = std::env::var_os("LEVEE_BLESS").is_some();
     let files = cases::load_all();
-    assert!(files.len() >= 25 || std::env::var_os("LEVEE_CASE").is_some(), "only {} case files", files.len());
+    assert!(
+        files.len() >= 25 || std::env::var_os("LEVEE_CASE").is_some(),
+        "only {} case files",
+        files.len()
+    );
     runtime().block_on(async {
         let postgres = Postgres::start();
         let mut wrong = Vec::new();
@@ -29,7 +33,12 @@ fn against_postgres() {
                 std::fs::write(&file.path, cases::with_results(&text, &results)).expect("write case file");
             }
         }
-        assert!(wrong.is_empty(), "{} differ from PostgreSQL:\n{}", wrong.len(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{} differ from PostgreSQL:\n{}",
+            wrong.len(),
+            wrong.join("\n")
+        );
     });
 }
 
@@ -59,9 +68,13 @@ async fn run_on_postgres(
                 Err(e) if e.starts_with(code.as_str()) => {}
                 other => wrong.push(format!("{place}\n  expected {code}, got {other:?}")),
             },
-            Action::Query { ordered, expected } => match session.try_query(&item.sql).await {
+            Action::Query {
+                ordered,
+                expected,
+                floats,
+            } => match session.try_query(&item.sql).await {
                 Ok(rows) => {
-                    if !bless && let Err(e) = cases::check_lines(&rows, expected, *ordered) {
+                    if !bless && let Err(e) = cases::check_lines(&rows, expected, *ordered, *floats) {
                         wrong.push(format!("{place}\n{e}"));
                     }
                     let rows = if *ordered { rows } else { rows.sorted() };
@@ -84,7 +97,8 @@ async fn types(session: &PgSession, sql: &str) -> String {
         .iter()
         .map(|c| match c.type_().name() {
             "int2" | "int4" | "int8" => 'I',
-            "float4" | "float8" | "numeric" => 'R',
+            "numeric" => 'N',
+            "float4" | "float8" => 'R',
             _ => 'T',
         })
         .collect()
@@ -98,6 +112,9 @@ fn results_replace_old_ones() {
         new,
         "query I rowsort\nSELECT 1\n----\n1\n\nstatement ok\nX\n\nquery T nosort\nSELECT 2\n----\nkeep\n"
     );
-    let rows = Rows { columns: vec![], rows: vec![vec![Some("2.50".into()), None]] };
-    assert!(cases::check_lines(&rows, &["2.5 NULL".into()], false).is_ok());
+    let rows = Rows {
+        rows: vec![vec![Some("2.50".into()), None]],
+        ..Rows::default()
+    };
+    assert!(cases::check_lines(&rows, &["2.5 NULL".into()], false, false).is_ok());
 }

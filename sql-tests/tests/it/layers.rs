@@ -26,7 +26,10 @@ const RESERVED: &[(&str, &[&str])] = &[
 ];
 
 fn manifest(dir: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(dir).join("Cargo.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(dir)
+        .join("Cargo.toml");
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -66,7 +69,10 @@ fn no_new_arrow_between_crates() {
         .trim_end_matches(']');
     let members: BTreeSet<&str> = members.split(',').map(|m| m.trim().trim_matches('"')).collect();
     let known: BTreeSet<&str> = ALLOWED.iter().map(|(name, _)| *name).collect();
-    assert_eq!(members, known, "a new crate needs its place in docs/architecture.md and here");
+    assert_eq!(
+        members, known,
+        "a new crate needs its place in docs/architecture.md and here"
+    );
     let mut wrong = Vec::new();
     for (name, allowed) in ALLOWED {
         for dependency in dependencies(&manifest(name), false) {

@@ -1,0 +1,500 @@
+//! Random queries, made bottom up: every relation is a text that can stand in FROM, with columns of unique names.
+
+use std::collections::BTreeSet;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::change::joinable;
+use super::expr::{condition, scalar};
+use super::{Column, Table, Type};
+
+/// What a query is made of, for the statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    /// Filter.
+    Filter,
+    /// Projection.
+    Project,
+    /// GROUP BY.
+    GroupBy,
+    /// Aggregate without groups.
+    Global,
+    /// DISTINCT inside an aggregate.
+    CountDistinct,
+    /// FILTER of an aggregate.
+    AggFilter,
+    /// HAVING.
+    Having,
+    /// min or max.
+    MinMax,
+    /// SELECT DISTINCT.
+    Distinct,
+    /// Inner join.
+    Inner,
+    /// Left join.
+    Left,
+    /// Right join.
+    Right,
+    /// Full join.
+    Full,
+    /// IN or EXISTS.
+    Semi,
+    /// NOT EXISTS.
+    Anti,
+    /// NOT IN, with its NULLs.
+    NotIn,
+    /// Scalar subquery.
+    Scalar,
+    /// UNION ALL.
+    UnionAll,
+    /// UNION, INTERSECT, EXCEPT.
+    SetOp,
+    /// ORDER BY … LIMIT.
+    TopN,
+    /// `row_number()` per group.
+    RowNumber,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Self; 21] = [
+        Self::Filter,
+        Self::Project,
+        Self::GroupBy,
+        Self::Global,
+        Self::CountDistinct,
+        Self::AggFilter,
+        Self::Having,
+        Self::MinMax,
+        Self::Distinct,
+        Self::Inner,
+        Self::Left,
+        Self::Right,
+        Self::Full,
+        Self::Semi,
+        Self::Anti,
+        Self::NotIn,
+        Self::Scalar,
+        Self::UnionAll,
+        Self::SetOp,
+        Self::TopN,
+        Self::RowNumber,
+    ];
+}
+
+/// A query.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// SELECT text.
+    pub sql: String,
+    /// Output columns.
+    pub columns: Vec<Column>,
+    /// What it is made of.
+    pub ops: BTreeSet<Op>,
+}
+
+/// Makes queries over some tables.
+#[derive(Debug)]
+pub struct QueryGen<'a> {
+    tables: &'a [Table],
+    rng: &'a mut ChaCha8Rng,
+    names: u32,
+    ops: BTreeSet<Op>,
+}
+
+impl<'a> QueryGen<'a> {
+    /// A generator.
+    pub fn new(tables: &'a [Table], rng: &'a mut ChaCha8Rng) -> Self {
+        Self {
+            tables,
+            rng,
+            names: 0,
+            ops: BTreeSet::new(),
+        }
+    }
+
+    /// A query whose top is `op`, over tables or (in a third of the cases) over smaller queries.
+    pub fn query(&mut self, op: Op) -> Query {
+        self.names = 0;
+        self.ops.clear();
+        let (sql, columns) = self.operator(op, 1);
+        Query {
+            sql,
+            columns,
+            ops: self.ops.clone(),
+        }
+    }
+
+    fn name(&mut self, prefix: char) -> String {
+        self.names += 1;
+        format!("{prefix}{}", self.names)
+    }
+
+    /// Something to select from, as `text alias`, with its columns qualified.
+    fn source(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let alias = self.name('r');
+        let qualify = |columns: &[Column]| {
+            columns
+                .iter()
+                .map(|c| Column {
+                    name: format!("{alias}.{}", c.name),
+                    ty: c.ty,
+                })
+                .collect()
+        };
+        if depth == 0 || self.rng.random_bool(0.65) {
+            let table = self.tables.choose(self.rng).expect("tables");
+            return (format!("{} {alias}", table.name), qualify(&table.columns));
+        }
+        // Joins of joins come from the joins' own sources; a global aggregate would make everything above it one row.
+        let inner = [
+            Op::Filter,
+            Op::GroupBy,
+            Op::Distinct,
+            Op::UnionAll,
+            Op::Left,
+            Op::Inner,
+            Op::TopN,
+            Op::Project,
+        ];
+        let op = *inner.choose(self.rng).expect("operators");
+        let (sql, columns) = self.operator(op, depth - 1);
+        (format!("({sql}) {alias}"), qualify(&columns))
+    }
+
+    fn operator(&mut self, op: Op, depth: u32) -> (String, Vec<Column>) {
+        self.ops.insert(op);
+        match op {
+            Op::Filter => self.filter(depth),
+            Op::Project => self.project(depth),
+            Op::GroupBy | Op::Global | Op::CountDistinct | Op::AggFilter | Op::Having | Op::MinMax => {
+                self.aggregate(op, depth)
+            }
+            Op::Distinct => self.distinct(depth),
+            Op::Inner | Op::Left | Op::Right | Op::Full => self.join(op, depth),
+            Op::Semi | Op::Anti | Op::NotIn => self.semi(op, depth),
+            Op::Scalar => self.scalar_subquery(depth),
+            Op::UnionAll => self.union("UNION ALL", depth),
+            Op::SetOp => {
+                let word = ["UNION", "INTERSECT", "EXCEPT"][self.rng.random_range(0..3)];
+                self.union(word, depth)
+            }
+            Op::TopN => self.top_n(depth),
+            Op::RowNumber => self.row_number(depth),
+        }
+    }
+
+    /// A few of the columns, renamed: the select list and what it yields.
+    fn pick(&mut self, columns: &[Column], at_most: usize) -> (String, Vec<Column>) {
+        let n = self.rng.random_range(1..=at_most.min(columns.len()));
+        let mut rest = columns.to_vec();
+        let mut list = Vec::new();
+        let mut out = Vec::new();
+        for _ in 0..n {
+            let column = rest.swap_remove(self.rng.random_range(0..rest.len()));
+            let name = self.name('c');
+            list.push(format!("{} AS {name}", column.name));
+            out.push(Column { name, ty: column.ty });
+        }
+        (list.join(", "), out)
+    }
+
+    fn maybe_where(&mut self, columns: &[Column], p: f64) -> String {
+        if !self.rng.random_bool(p) {
+            return String::new();
+        }
+        self.ops.insert(Op::Filter);
+        format!(" WHERE {}", condition(self.rng, columns, 2))
+    }
+
+    fn filter(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (list, out) = self.pick(&columns, 4);
+        let filter = self.maybe_where(&columns, 1.0);
+        (format!("SELECT {list} FROM {from}{filter}"), out)
+    }
+
+    fn project(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let mut list = Vec::new();
+        let mut out = Vec::new();
+        for _ in 0..self.rng.random_range(1..=3) {
+            let ty = columns.choose(self.rng).expect("columns").ty;
+            let name = self.name('c');
+            // Typed, because a lone NULL or literal has no type of its own.
+            list.push(format!("{} AS {name}", scalar(self.rng, ty, &columns, 2)));
+            out.push(Column { name, ty });
+        }
+        let filter = self.maybe_where(&columns, 0.3);
+        (format!("SELECT {} FROM {from}{filter}", list.join(", ")), out)
+    }
+
+    fn aggregate(&mut self, op: Op, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let filter = self.maybe_where(&columns, 0.3);
+        let groups: Vec<Column> = if op == Op::Global {
+            Vec::new()
+        } else {
+            let n = self.rng.random_range(1..=2.min(columns.len()));
+            columns.choose_multiple(self.rng, n).cloned().collect()
+        };
+        let (mut list, mut out) = (Vec::new(), Vec::new());
+        for g in &groups {
+            let name = self.name('c');
+            list.push(format!("{} AS {name}", g.name));
+            out.push(Column { name, ty: g.ty });
+        }
+        for i in 0..self.rng.random_range(1..=3) {
+            let (call, ty) = self.aggregate_call(op, i == 0, &columns);
+            let name = self.name('c');
+            list.push(format!("{call} AS {name}"));
+            out.push(Column { name, ty });
+        }
+        let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
+        let by = if groups.is_empty() {
+            String::new()
+        } else {
+            format!(" GROUP BY {}", names.join(", "))
+        };
+        let having = if op == Op::Having {
+            let (call, ty) = self.aggregate_call(Op::MinMax, true, &columns);
+            format!(
+                " HAVING {call} {} {} OR count(*) > 1",
+                ["<=", ">="][self.rng.random_range(0..2)],
+                ty.some_value(self.rng).sql()
+            )
+        } else {
+            String::new()
+        };
+        if !groups.is_empty() {
+            self.ops.insert(Op::GroupBy);
+        }
+        (
+            format!("SELECT {} FROM {from}{filter}{by}{having}", list.join(", ")),
+            out,
+        )
+    }
+
+    /// A call and its type; the first one of a query shows what `op` asks for.
+    fn aggregate_call(&mut self, op: Op, first: bool, columns: &[Column]) -> (String, Type) {
+        let column = columns.choose(self.rng).expect("columns").clone();
+        let distinct = if (first && op == Op::CountDistinct) || self.rng.random_bool(0.1) {
+            self.ops.insert(Op::CountDistinct);
+            "DISTINCT "
+        } else {
+            ""
+        };
+        let ordered = !matches!(column.ty, Type::Bool);
+        let numeric = matches!(column.ty, Type::Int | Type::Float | Type::Num);
+        let (call, ty) = match self.rng.random_range(0..6) {
+            _ if first && op == Op::MinMax && ordered => self.min_max(&column),
+            0 if distinct.is_empty() => ("count(*)".to_string(), Type::Big),
+            1 if ordered => self.min_max(&column),
+            2 | 3 if numeric && !(column.ty == Type::Num) => {
+                let ty = if column.ty == Type::Int { Type::Big } else { Type::Float };
+                (format!("sum({distinct}{})", column.name), ty)
+            }
+            4 if column.ty == Type::Float => (format!("avg({distinct}{})", column.name), Type::Float),
+            // The digits of numeric sums and averages are their own; two are enough to judge the value.
+            5 if numeric && column.ty != Type::Float => (
+                format!("round(avg({distinct}{}), 2)::numeric(12,2)", column.name),
+                Type::Num,
+            ),
+            _ => (format!("count({distinct}{})", column.name), Type::Big),
+        };
+        if call.starts_with("round") || !((first && op == Op::AggFilter) || self.rng.random_bool(0.1)) {
+            return (call, ty);
+        }
+        self.ops.insert(Op::AggFilter);
+        (format!("{call} FILTER (WHERE {})", condition(self.rng, columns, 1)), ty)
+    }
+
+    fn min_max(&mut self, column: &Column) -> (String, Type) {
+        self.ops.insert(Op::MinMax);
+        (
+            format!("{}({})", ["min", "max"][self.rng.random_range(0..2)], column.name),
+            column.ty,
+        )
+    }
+
+    fn distinct(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (list, out) = self.pick(&columns, 2);
+        let filter = self.maybe_where(&columns, 0.2);
+        (format!("SELECT DISTINCT {list} FROM {from}{filter}"), out)
+    }
+
+    /// Two relations without a common type cannot be joined.
+    fn instead_of(&mut self, op: Op, depth: u32) -> (String, Vec<Column>) {
+        self.ops.remove(&op);
+        self.operator(Op::Distinct, depth)
+    }
+
+    /// An equality between a column of each side.
+    fn key(&mut self, left: &[Column], right: &[Column]) -> Option<String> {
+        let pairs: Vec<(&Column, &Column)> = left
+            .iter()
+            .flat_map(|l| right.iter().map(move |r| (l, r)))
+            .filter(|(l, r)| joinable(l.ty, r.ty))
+            .collect();
+        let (l, r) = pairs.choose(self.rng)?;
+        Some(format!("{} = {}", l.name, r.name))
+    }
+
+    fn join(&mut self, op: Op, depth: u32) -> (String, Vec<Column>) {
+        let (left, lc) = self.source(depth);
+        let (right, rc) = self.source(depth);
+        let word = match op {
+            Op::Left => "LEFT JOIN",
+            Op::Right => "RIGHT JOIN",
+            Op::Full => "FULL JOIN",
+            _ => "JOIN",
+        };
+        let mut columns = lc.clone();
+        columns.extend(rc.iter().cloned());
+        let on = match self.key(&lc, &rc) {
+            Some(key) => key,
+            None => return self.instead_of(op, depth),
+        };
+        let more = if op != Op::Full && self.rng.random_bool(0.3) {
+            format!(" AND {}", condition(self.rng, &columns, 1))
+        } else {
+            String::new()
+        };
+        let (list, out) = self.pick(&columns, 5);
+        let filter = self.maybe_where(&columns, 0.15);
+        (
+            format!("SELECT {list} FROM {left} {word} {right} ON {on}{more}{filter}"),
+            out,
+        )
+    }
+
+    fn semi(&mut self, op: Op, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (sub, sc) = self.source(0);
+        let (list, out) = self.pick(&columns, 3);
+        let Some(key) = self.key(&columns, &sc) else {
+            return self.instead_of(op, depth);
+        };
+        let (outer, inner) = key.split_once(" = ").expect("equality");
+        let more = if self.rng.random_bool(0.4) {
+            format!("{} AND ", condition(self.rng, &sc, 1))
+        } else {
+            String::new()
+        };
+        let test = match op {
+            Op::Semi if self.rng.random_bool(0.5) => format!("{outer} IN (SELECT {inner} FROM {sub} WHERE {more}true)"),
+            Op::Semi => format!("EXISTS (SELECT 1 FROM {sub} WHERE {more}{outer} = {inner})"),
+            Op::NotIn => format!("{outer} NOT IN (SELECT {inner} FROM {sub} WHERE {more}{inner} IS NOT NULL)"),
+            _ => format!("NOT EXISTS (SELECT 1 FROM {sub} WHERE {more}{outer} = {inner})"),
+        };
+        (format!("SELECT {list} FROM {from} WHERE {test}"), out)
+    }
+
+    fn scalar_subquery(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (sub, sc) = self.source(0);
+        let (list, mut out) = self.pick(&columns, 2);
+        let mut call = self.aggregate_call(Op::Scalar, false, &sc);
+        if call.0.contains("FILTER") {
+            call = ("count(*)".into(), Type::Big);
+        }
+        let correlated = if self.rng.random_bool(0.6) {
+            self.key(&columns, &sc)
+        } else {
+            None
+        };
+        let filter = correlated.map(|k| format!(" WHERE {k}")).unwrap_or_default();
+        let name = self.name('c');
+        out.push(Column {
+            name: name.clone(),
+            ty: call.1,
+        });
+        (
+            format!(
+                "SELECT {list}, (SELECT {} FROM {sub}{filter}) AS {name} FROM {from}",
+                call.0
+            ),
+            out,
+        )
+    }
+
+    /// Two relations cut to the same types.
+    fn union(&mut self, word: &str, depth: u32) -> (String, Vec<Column>) {
+        let (left, lc) = self.source(depth);
+        let (right, rc) = self.source(depth);
+        let (mut a, mut b, mut out) = (Vec::new(), Vec::new(), Vec::new());
+        let n = self.rng.random_range(1..=3);
+        for l in lc.choose_multiple(self.rng, n) {
+            let name = {
+                self.names += 1;
+                format!("c{}", self.names)
+            };
+            let other = rc
+                .iter()
+                .find(|r| r.ty == l.ty)
+                .map_or_else(|| l.ty.some_value(self.rng).sql(), |r| r.name.clone());
+            a.push(format!("{} AS {name}", l.name));
+            b.push(format!("{other} AS {name}"));
+            out.push(Column { name, ty: l.ty });
+        }
+        let filter = self.maybe_where(&rc, 0.3);
+        (
+            format!(
+                "SELECT {} FROM {left} {word} SELECT {} FROM {right}{filter}",
+                a.join(", "),
+                b.join(", ")
+            ),
+            out,
+        )
+    }
+
+    /// A total order over columns: some first, then all.
+    fn total_order(&mut self, columns: &[Column]) -> String {
+        let mut rest = columns.to_vec();
+        let mut terms = Vec::new();
+        while !rest.is_empty() {
+            let column = rest.swap_remove(self.rng.random_range(0..rest.len()));
+            let desc = ["", " DESC", " DESC NULLS LAST", " NULLS FIRST"][self.rng.random_range(0..4)];
+            terms.push(format!("{}{desc}", column.name));
+        }
+        terms.join(", ")
+    }
+
+    fn top_n(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (list, out) = self.pick(&columns, 3);
+        let filter = self.maybe_where(&columns, 0.2);
+        let order = self.total_order(&out);
+        let offset = if self.rng.random_bool(0.3) { " OFFSET 1" } else { "" };
+        let limit = self.rng.random_range(1..=5);
+        (
+            format!("SELECT {list} FROM {from}{filter} ORDER BY {order} LIMIT {limit}{offset}"),
+            out,
+        )
+    }
+
+    fn row_number(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (list, mut out) = self.pick(&columns, 3);
+        let alias = self.name('r');
+        // The order must be over what the inner list yields, or equal rows could be told apart.
+        let inner = self.name('r');
+        let partition = out.choose(self.rng).expect("columns").name.clone();
+        let order = self.total_order(&out);
+        let rn = self.name('c');
+        let names: Vec<String> = out.iter().map(|c| c.name.clone()).collect();
+        let limit = self.rng.random_range(1..=3);
+        let sql = format!(
+            "SELECT {names}, {rn} FROM (SELECT {names}, row_number() OVER (PARTITION BY {partition} ORDER BY {order}) AS {rn} FROM (SELECT {list} FROM {from}) {inner}) {alias} WHERE {rn} <= {limit}",
+            names = names.join(", ")
+        );
+        out.push(Column {
+            name: rn,
+            ty: Type::Big,
+        });
+        (sql, out)
+    }
+}
