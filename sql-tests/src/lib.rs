@@ -20,3 +20,4 @@ pub mod cases;
 pub mod generate;
 pub mod postgres;
 pub mod rows;
+pub mod server;

@@ -4,6 +4,7 @@
 
 mod it {
     mod cases;
+    mod crash;
     mod layers;
     mod property;
 }
