@@ -11,12 +11,27 @@
 //! nor on whether its state was just restored. One driver ([`crate::dataflow`]) owns everything else: receiving, alignment,
 //! time slices, snapshots, restore, metrics.
 
-use std::sync::Arc;
-
 use arrow::datatypes::SchemaRef;
-use levee_planner::plan::StreamNode;
+use levee_planner::plan::{StreamNode, StreamOp};
 
-use crate::{Delta, Result};
+use crate::{Delta, Result, RuntimeError};
+
+pub mod aggregate;
+mod arena;
+pub mod checker;
+mod codec;
+pub mod columns;
+pub mod eval;
+pub mod fault;
+//JOIN pub mod join;
+mod keys;
+pub mod map;
+mod ordered;
+pub mod pass;
+//TOPN pub mod topn;
+
+#[cfg(test)]
+mod tests;
 
 /// What ends a step, as an operator may see it.
 #[derive(Debug, Clone)]
@@ -131,11 +146,47 @@ pub struct OperatorContext {
     pub n_tasks: usize,
 }
 
-/// Makes the instance of a plan node (anything but leaves and exchanges, which the driver handles).
+/// Makes the instance of a plan node: anything but the leaves and exchanges that the driver handles. In debug builds a
+/// [`checker::Checker`] stands around it.
 ///
 /// # Errors
 /// The node's expressions cannot be compiled, or a type is not supported.
 pub fn instantiate(node: &StreamNode, input_schemas: &[SchemaRef], ctx: &OperatorContext) -> Result<Box<dyn Operator>> {
-    let _ = (node, input_schemas, ctx, Arc::new(()));
-    Err(crate::RuntimeError::internal("operators are not built"))
+    let operator = plain(node, input_schemas, ctx)?;
+    Ok(if cfg!(debug_assertions) {
+        Box::new(checker::Checker::new(operator, node))
+    } else {
+        operator
+    })
+}
+
+fn plain(node: &StreamNode, inputs: &[SchemaRef], ctx: &OperatorContext) -> Result<Box<dyn Operator>> {
+    let input = |i: usize| {
+        inputs
+            .get(i)
+            .ok_or_else(|| RuntimeError::internal(format!("operator {} lacks input {i}", node.id)))
+    };
+    let append_only = |i: usize| node.inputs.get(i).is_some_and(|n| n.props.append_only);
+    Ok(match &node.op {
+        StreamOp::Map { predicate, exprs } => Box::new(map::Map::new(
+            predicate.as_ref(),
+            exprs.as_deref(),
+            input(0)?,
+            &node.schema,
+        )?),
+        StreamOp::Aggregate { group_by, aggs } => Box::new(aggregate::Aggregate::new(
+            group_by,
+            aggs,
+            append_only(0),
+            input(0)?,
+            &node.schema,
+            ctx,
+        )?),
+        StreamOp::Join { .. } | StreamOp::TopN { .. } => return Err(RuntimeError::internal("not built yet")),
+        StreamOp::Union => Box::new(pass::Union::new(&node.schema)),
+        StreamOp::Values { ipc } => Box::new(pass::Values::new(ipc, &node.schema, ctx.task)?),
+        StreamOp::Scan { .. } | StreamOp::Source { .. } | StreamOp::Exchange { .. } | StreamOp::Receive { .. } => {
+            return Err(RuntimeError::internal(format!("operator {} is the driver's", node.id)));
+        }
+    })
 }

@@ -1,0 +1,483 @@
+//! Grouping and aggregation with retractions.
+//!
+//! Maintains `γ_{group_by; aggs}(input)`: one row per group that has rows (with no group columns: exactly one row, always).
+//! Without aggregates it is DISTINCT.
+//!
+//! Assumes that the input's multiplicities are never negative at the end of a step, and that it is routed by the group columns.
+//! Emits at close, for each group touched in the step, −old +new if the row differs: old results are read before a group's
+//! first change in a step, so no second copy of results is kept.
+//!
+//! ```text
+//!   slot │ key │ rows │ flags │ sum     │ max
+//!   ─────┼─────┼──────┼───────┼─────────┼──────────────
+//!     0  │ UA  │  12  │ SPR   │ 340, 12 │ {7 ×1, 31 ×2}
+//!     1  │ B6  │   3  │ P     │  18, 3  │ {9 ×3}
+//! ```
+//!
+//! State: table 0, group key → row count and accumulators; table 1 + *i*, group key and value → multiplicity, for aggregates *i*
+//! that keep a multiset. Entries go when their group or value has no rows. Bytes per group: key + 30 + what the accumulators
+//! hold (count 8, integer sum 24, float sum 80, append-only min 16, min 40 and up by distinct values).
+//!
+//! Cost per row: one hash, one probe, one cache line per accumulator. No watermarks.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::kernels::cmp::not_distinct;
+use arrow::compute::{concat, filter};
+use arrow::datatypes::{DataType, SchemaRef};
+use levee_planner::plan::{AggCall, AggFunc};
+
+use self::accumulator::{Accumulator, Count, Failures, Rows};
+use super::codec::{self, Reader};
+use super::columns::{coerce, nullable};
+use super::eval::batch;
+use super::keys::KeyIndex;
+use super::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter, StreamError, fault};
+use crate::{Delta, Result, RuntimeError};
+
+pub mod accumulator;
+mod distinct;
+pub mod float_sum;
+mod minmax;
+mod sum;
+mod values;
+
+/// Rows per emitted chunk, about.
+const CHUNK: usize = 8192;
+
+/// Touched in this step.
+const STEP: u8 = 1;
+/// The group's row has been emitted.
+const EMITTED: u8 = 2;
+/// Changed since the last snapshot.
+const CHANGED: u8 = 4;
+/// A snapshot holds the group.
+const PERSISTED: u8 = 8;
+
+struct Agg {
+    arg: Option<usize>,
+    filter: Option<usize>,
+    accumulator: Box<dyn Accumulator>,
+    display: String,
+}
+
+/// Results of groups before their first change in the step.
+struct Before {
+    slots: Vec<u32>,
+    columns: Vec<ArrayRef>,
+}
+
+/// The operator.
+pub struct Aggregate {
+    group_by: Vec<usize>,
+    aggs: Vec<Agg>,
+    schema: SchemaRef,
+    /// This task emits the row of an aggregate without group columns.
+    owns_global: bool,
+    index: KeyIndex,
+    rows: Vec<i64>,
+    flags: Vec<u8>,
+    /// Groups touched in the step that had no row before.
+    fresh: Vec<u32>,
+    before: Vec<Before>,
+    changed: Vec<u32>,
+    slots: Vec<u32>,
+}
+
+impl Aggregate {
+    /// From a plan node.
+    ///
+    /// # Errors
+    /// An aggregate does not support its argument's type.
+    pub fn new(
+        group_by: &[usize],
+        calls: &[AggCall],
+        append_only: bool,
+        input: &SchemaRef,
+        schema: &SchemaRef,
+        ctx: &OperatorContext,
+    ) -> Result<Self> {
+        let column = |c: usize| {
+            input
+                .fields()
+                .get(c)
+                .ok_or_else(|| RuntimeError::internal(format!("aggregate refers to column {c} of its input")))
+        };
+        let types = group_by
+            .iter()
+            .map(|&c| Ok(column(c)?.data_type().clone()))
+            .collect::<Result<Vec<DataType>>>()?;
+        if schema.fields().len() != group_by.len() + calls.len() || calls.len() > 254 {
+            return Err(RuntimeError::internal("aggregate with an unfit output schema"));
+        }
+        let mut aggs = Vec::with_capacity(calls.len());
+        for (call, field) in calls.iter().zip(&schema.fields()[group_by.len()..]) {
+            let argument = call.arg.map(column).transpose()?;
+            aggs.push(Agg {
+                arg: call.arg,
+                filter: call.filter,
+                accumulator: accumulator_of(call, argument.map(|f| f.data_type()), field.data_type(), append_only)?,
+                display: display(call, argument.map(|f| f.name().as_str())),
+            });
+        }
+        Ok(Self {
+            owns_global: group_by.is_empty() && crate::hash::owner(0, ctx.n_tasks) == ctx.task,
+            group_by: group_by.to_vec(),
+            aggs,
+            schema: nullable(schema),
+            index: KeyIndex::new(&types)?,
+            rows: Vec::new(),
+            flags: Vec::new(),
+            fresh: Vec::new(),
+            before: Vec::new(),
+            changed: Vec::new(),
+            slots: Vec::new(),
+        })
+    }
+
+    fn is_global(&self) -> bool {
+        self.group_by.is_empty()
+    }
+
+    fn grow(&mut self) {
+        let n = self.index.n_slots();
+        if self.rows.len() < n {
+            self.rows.resize(n, 0);
+            self.flags.resize(n, 0);
+        }
+        for agg in &mut self.aggs {
+            agg.accumulator.grow(n);
+        }
+    }
+
+    /// Notes the groups that this step touches for the first time, with their results so far.
+    fn touch(&mut self, slots: &[u32]) -> Result<()> {
+        let mut emitted = Vec::new();
+        for &slot in slots {
+            let flags = &mut self.flags[slot as usize];
+            if *flags & STEP != 0 {
+                continue;
+            }
+            if *flags & EMITTED != 0 {
+                emitted.push(slot);
+            } else {
+                self.fresh.push(slot);
+            }
+            if *flags & CHANGED == 0 {
+                self.changed.push(slot);
+            }
+            *flags |= STEP | CHANGED;
+        }
+        if !emitted.is_empty() {
+            let columns = self.evaluate(&emitted, None)?;
+            self.before.push(Before {
+                slots: emitted,
+                columns,
+            });
+        }
+        Ok(())
+    }
+
+    fn evaluate(&self, slots: &[u32], mut out: Option<&mut Output>) -> Result<Vec<ArrayRef>> {
+        let mut columns = Vec::with_capacity(self.aggs.len());
+        for agg in &self.aggs {
+            let mut failures = Failures::default();
+            columns.push(agg.accumulator.evaluate(slots, &mut failures)?);
+            if let (Some(out), Some(message)) = (out.as_deref_mut(), failures.message) {
+                out.errors.push(StreamError {
+                    expression: agg.display.clone(),
+                    message: message.to_owned(),
+                    rows: failures.rows,
+                });
+            }
+        }
+        Ok(columns)
+    }
+
+    /// Emits the net change of up to about [`CHUNK`] touched groups; groups without rows go.
+    fn emit_some(&mut self, out: &mut Output) -> Result<Progress> {
+        if !self.before.is_empty() {
+            let before = self.next_before()?;
+            self.emit_known(&before, out)?;
+        } else if !self.fresh.is_empty() {
+            let from = self.fresh.len().saturating_sub(CHUNK);
+            let slots = self.fresh.split_off(from);
+            self.emit_fresh(&slots, out)?;
+        }
+        if self.before.is_empty() && self.fresh.is_empty() {
+            self.index.compact();
+            if self.changed.len() > 2 * self.flags.len() + 1024 {
+                self.recount_changed();
+            }
+            Ok(Progress::Done)
+        } else {
+            Ok(Progress::More)
+        }
+    }
+
+    /// Joins small noted batches, so that many small pushes do not make many small outputs.
+    fn next_before(&mut self) -> Result<Before> {
+        let mut n = 0;
+        let mut from = self.before.len();
+        while from > 0 && (n == 0 || n + self.before[from - 1].slots.len() <= CHUNK) {
+            from -= 1;
+            n += self.before[from].slots.len();
+        }
+        let parts = self.before.split_off(from);
+        let columns = (0..self.aggs.len())
+            .map(|c| {
+                let arrays: Vec<&dyn Array> = parts.iter().map(|p| p.columns[c].as_ref()).collect();
+                Ok(concat(&arrays)?)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Before {
+            slots: parts.into_iter().flat_map(|p| p.slots).collect(),
+            columns,
+        })
+    }
+
+    fn emit_known(&mut self, before: &Before, out: &mut Output) -> Result<()> {
+        let slots = &before.slots;
+        let after = self.evaluate(slots, Some(out))?;
+        let alive = self.alive(slots)?;
+        let mut same = BooleanBuffer::new_set(slots.len());
+        for (old, new) in before.columns.iter().zip(&after) {
+            same = &same & not_distinct(old, new)?.values();
+        }
+        let changed = !&same;
+        let retract = BooleanArray::new(&!&alive | &changed, None);
+        let insert = BooleanArray::new(&alive & &changed, None);
+        let retracted = retract.true_count();
+        let total = retracted + insert.true_count();
+        if total > 0 {
+            let picked: Vec<u32> = [&retract, &insert]
+                .iter()
+                .flat_map(|mask| mask.values().set_indices().map(|i| slots[i]))
+                .collect();
+            let mut columns = self.index.columns(&picked)?;
+            for (old, new) in before.columns.iter().zip(&after) {
+                columns.push(concat(&[filter(old, &retract)?.as_ref(), filter(new, &insert)?.as_ref()])?);
+            }
+            let diffs = (0..total).map(|i| if i < retracted { -1 } else { 1 }).collect();
+            out.emit(Delta::new(self.output_batch(columns, total)?, diffs));
+        }
+        self.settle(slots);
+        Ok(())
+    }
+
+    fn emit_fresh(&mut self, slots: &[u32], out: &mut Output) -> Result<()> {
+        let alive = self.alive(slots)?;
+        let picked: Vec<u32> = alive.set_indices().map(|i| slots[i]).collect();
+        if !picked.is_empty() {
+            let mut columns = self.index.columns(&picked)?;
+            columns.extend(self.evaluate(&picked, Some(out))?);
+            out.emit(Delta::inserts(self.output_batch(columns, picked.len())?));
+        }
+        self.settle(slots);
+        Ok(())
+    }
+
+    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<arrow::array::RecordBatch> {
+        let columns = columns
+            .into_iter()
+            .zip(self.schema.fields())
+            .map(|(c, f)| coerce(c, f.data_type()))
+            .collect::<Result<Vec<_>>>()?;
+        batch(&self.schema, columns, n)
+    }
+
+    /// Which groups have a row now.
+    fn alive(&self, slots: &[u32]) -> Result<BooleanBuffer> {
+        if slots.iter().any(|&s| self.rows[s as usize] < 0) {
+            return Err(RuntimeError::internal("an aggregate's input retracts rows that it never inserted"));
+        }
+        let global = self.is_global();
+        Ok(BooleanBuffer::collect_bool(slots.len(), |i| {
+            global || self.rows[slots[i] as usize] > 0
+        }))
+    }
+
+    /// Ends the step for `slots`.
+    fn settle(&mut self, slots: &[u32]) {
+        for &slot in slots {
+            let live = self.is_global() || self.rows[slot as usize] > 0;
+            let flags = &mut self.flags[slot as usize];
+            *flags = *flags & !(STEP | EMITTED) | if live { EMITTED } else { 0 };
+            if !live && *flags & PERSISTED == 0 {
+                self.forget(slot);
+            }
+        }
+    }
+
+    fn forget(&mut self, slot: u32) {
+        for agg in &mut self.aggs {
+            agg.accumulator.clear(slot);
+        }
+        self.flags[slot as usize] = 0;
+        self.index.remove(slot);
+    }
+
+    /// Slots are noted again when they are given to another group; this makes the list exact.
+    fn recount_changed(&mut self) {
+        self.changed = (0..self.flags.len() as u32)
+            .filter(|&s| self.flags[s as usize] & CHANGED != 0)
+            .collect();
+    }
+
+    /// Emits the row of a global aggregate that has seen no row yet.
+    fn start_global(&mut self) -> Result<()> {
+        let slot = self.index.upsert_encoded(&[], 0)?;
+        self.grow();
+        if self.flags[slot as usize] & EMITTED == 0 {
+            self.touch(&[slot])?;
+        }
+        Ok(())
+    }
+}
+
+fn accumulator_of(
+    call: &AggCall,
+    argument: Option<&DataType>,
+    output: &DataType,
+    append_only: bool,
+) -> Result<Box<dyn Accumulator>> {
+    let needed = || argument.ok_or_else(|| RuntimeError::internal("an aggregate lacks its argument"));
+    let plain: Box<dyn Accumulator> = match call.func {
+        AggFunc::Count => Box::new(Count::default()),
+        AggFunc::Sum => sum::accumulator(sum::Finish::Sum, needed()?, output)?,
+        AggFunc::Avg => sum::accumulator(sum::Finish::Avg, needed()?, output)?,
+        AggFunc::Min => return minmax::accumulator(Ordering::Less, needed()?, append_only),
+        AggFunc::Max => return minmax::accumulator(Ordering::Greater, needed()?, append_only),
+    };
+    if call.distinct {
+        distinct::accumulator(needed()?, plain)
+    } else {
+        Ok(plain)
+    }
+}
+
+fn display(call: &AggCall, argument: Option<&str>) -> String {
+    let name = match call.func {
+        AggFunc::Count => "count",
+        AggFunc::Sum => "sum",
+        AggFunc::Avg => "avg",
+        AggFunc::Min => "min",
+        AggFunc::Max => "max",
+    };
+    let distinct = if call.distinct { "DISTINCT " } else { "" };
+    format!("{name}({distinct}{})", argument.unwrap_or("*"))
+}
+
+impl Operator for Aggregate {
+    fn push(&mut self, _input: usize, delta: Delta, _out: &mut Output) -> Result<Progress> {
+        let delta = if fault::planted(fault::Fault::Aggregate) {
+            fault::without_a_retraction(delta)
+        } else {
+            delta
+        };
+        let n = delta.num_rows();
+        let keys: Vec<ArrayRef> = self.group_by.iter().map(|&c| Arc::clone(delta.batch.column(c))).collect();
+        let mut slots = std::mem::take(&mut self.slots);
+        self.index.upsert(&keys, n, false, &mut slots)?;
+        self.grow();
+        self.touch(&slots)?;
+        for (i, &slot) in slots.iter().enumerate() {
+            self.rows[slot as usize] += delta.diff(i);
+        }
+        for agg in &mut self.aggs {
+            let arg = agg.arg.map(|c| delta.batch.column(c));
+            let passed = agg.filter.map(|c| delta.batch.column(c).as_boolean());
+            agg.accumulator.update(&Rows::new(&slots, &delta.diffs, arg, passed))?;
+        }
+        self.slots = slots;
+        Ok(Progress::Done)
+    }
+
+    fn close(&mut self, barrier: &Barrier, out: &mut Output) -> Result<Progress> {
+        if barrier.first && self.owns_global {
+            self.start_global()?;
+        }
+        self.emit_some(out)
+    }
+
+    fn resume(&mut self, out: &mut Output) -> Result<Progress> {
+        self.emit_some(out)
+    }
+
+    fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
+        let (mut group, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
+        let index = &self.index;
+        for (i, agg) in self.aggs.iter_mut().enumerate() {
+            agg.accumulator.snapshot(full, &mut |slot, sub, count| {
+                group.clear();
+                index.encode(slot, &mut group);
+                codec::join_key(&mut key, &group, sub);
+                codec::begin(&mut value, index.hash(slot));
+                codec::put_i64(&mut value, count.unwrap_or(0));
+                (out.put)(i as u8 + 1, index.vnode(slot), &key, count.map(|_| value.as_slice()));
+            });
+        }
+        let slots: Vec<u32> = if full {
+            self.changed.clear();
+            (0..self.flags.len() as u32).collect()
+        } else {
+            std::mem::take(&mut self.changed)
+        };
+        for slot in slots {
+            let flags = self.flags[slot as usize];
+            let live = flags & EMITTED != 0;
+            if !(flags & CHANGED != 0 || full && live) {
+                continue;
+            }
+            key.clear();
+            self.index.encode(slot, &mut key);
+            let vnode = self.index.vnode(slot);
+            if live {
+                codec::begin(&mut value, self.index.hash(slot));
+                codec::put_i64(&mut value, self.rows[slot as usize]);
+                for agg in &self.aggs {
+                    agg.accumulator.encode(slot, &mut value);
+                }
+                (out.put)(0, vnode, &key, Some(&value));
+                self.flags[slot as usize] = (flags | PERSISTED) & !CHANGED;
+            } else {
+                if flags & PERSISTED != 0 {
+                    (out.put)(0, vnode, &key, None);
+                }
+                self.forget(slot);
+            }
+        }
+        self.index.compact();
+        Ok(())
+    }
+
+    fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
+        let (mut reader, hash) = Reader::open(value)?;
+        if table == 0 {
+            let slot = self.index.upsert_encoded(key, hash)?;
+            self.grow();
+            self.rows[slot as usize] = reader.i64()?;
+            self.flags[slot as usize] = EMITTED | PERSISTED;
+            for agg in &mut self.aggs {
+                agg.accumulator.decode(slot, &mut reader)?;
+            }
+            return Ok(());
+        }
+        let (group, sub) = codec::split_key(key)?;
+        let slot = self.index.upsert_encoded(group, hash)?;
+        self.grow();
+        let agg = self
+            .aggs
+            .get_mut(usize::from(table) - 1)
+            .ok_or_else(|| RuntimeError::internal(format!("aggregate has no state table {table}")))?;
+        agg.accumulator.restore(slot, sub, reader.i64()?)
+    }
+
+    fn state_bytes(&self) -> usize {
+        let aggs: usize = self.aggs.iter().map(|a| a.accumulator.bytes()).sum();
+        self.index.bytes() + self.rows.capacity() * 8 + self.flags.capacity() + self.changed.capacity() * 4 + aggs
+    }
+}
