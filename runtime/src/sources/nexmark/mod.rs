@@ -104,11 +104,19 @@ pub fn driver(options: &BTreeMap<String, String>) -> Result<Arc<dyn SourceDriver
             });
         }
     }
-    let event_type = match options.get("nexmark.event.type").map(|v| v.to_ascii_lowercase()).as_deref() {
+    let event_type = match options
+        .get("nexmark.event.type")
+        .map(|v| v.to_ascii_lowercase())
+        .as_deref()
+    {
         Some("person") => EventType::Person,
         Some("auction") => EventType::Auction,
         Some("bid") => EventType::Bid,
-        Some(other) => return Err(bad_type(format!("invalid value for \"nexmark.event.type\": \"{other}\""))),
+        Some(other) => {
+            return Err(bad_type(format!(
+                "invalid value for \"nexmark.event.type\": \"{other}\""
+            )));
+        }
         None => return Err(bad_type("option \"nexmark.event.type\" is missing".to_owned())),
     };
     let seed = number(options, "nexmark.seed", 0..=u64::MAX)?.unwrap_or(0);
@@ -131,11 +139,7 @@ fn bad_type(message: String) -> RuntimeError {
     }
 }
 
-fn number(
-    options: &BTreeMap<String, String>,
-    name: &str,
-    range: std::ops::RangeInclusive<u64>,
-) -> Result<Option<u64>> {
+fn number(options: &BTreeMap<String, String>, name: &str, range: std::ops::RangeInclusive<u64>) -> Result<Option<u64>> {
     let Some(text) = options.get(name) else {
         return Ok(None);
     };
@@ -144,7 +148,11 @@ fn number(
         _ => Err(RuntimeError::User {
             code: "22023",
             message: format!("invalid value for \"{name}\": \"{text}\""),
-            hint: Some(format!("It is a whole number from {} to {}.", range.start(), range.end())),
+            hint: Some(format!(
+                "It is a whole number from {} to {}.",
+                range.start(),
+                range.end()
+            )),
         }),
     }
 }

@@ -34,7 +34,13 @@ impl<C: EventColumns> Reader<C> {
             columns: C::new(&wanted, rows),
             projection: projection.to_vec(),
             schema: Arc::new(source.schema.project(projection)?),
-            events: Matching::new(source.splits, u64::from(range.split), source.event_type, range.from, range.to),
+            events: Matching::new(
+                source.splits,
+                u64::from(range.split),
+                source.event_type,
+                range.from,
+                range.to,
+            ),
             clock: source.clock,
             seed_mask: source.seed_mask,
         })
@@ -51,7 +57,11 @@ impl<C: EventColumns> Reader<C> {
             arrays.push(array);
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)?)
+        Ok(RecordBatch::try_new_with_options(
+            Arc::clone(&self.schema),
+            arrays,
+            &options,
+        )?)
     }
 }
 
