@@ -1,1 +1,107 @@
-//! Logical plan → stream plan: lowering, derived properties, fragmenting, EXPLAIN.
+//! Logical plan → stream plan: rewriting, lowering, derived properties, exchanges, fragments, EXPLAIN.
+//!
+//! ```text
+//!   LogicalPlan ─ refuse ─ analyze ─ optimize ─▶ LogicalPlan ─ lower ─▶ Rel ─ place ─▶ StreamPlan ─ fragment ─▶ FragmentGraph
+//!   (bound)      (volatile)  (types)  (rules)                  (joins, top-N)  (exchanges, ids)
+//! ```
+//!
+//! Everything here is a function of the query and the catalog. A plan is made once, when its view is created, and stored; a later build
+//! reads it back instead of planning anew, so operator ids stay with their state.
+
+pub mod expr;
+
+mod explain;
+mod fragment;
+mod lower;
+mod optimize;
+mod place;
+mod props;
+mod refuse;
+mod rel;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, LogicalPlan};
+
+pub use explain::explain;
+pub use fragment::fragment;
+
+use crate::catalog::Catalog;
+use crate::plan::{PLAN_VERSION, StreamPlan};
+use crate::{PlanError, Result};
+
+/// Plans a materialized view. `plan` is bound and unoptimised, with plain views expanded and [`crate::sql::CatalogTable`] sources; `schema`
+/// names the view's columns. The root's schema is `schema` with the nullability that the plan can promise.
+///
+/// # Errors
+/// 0A000 with a hint for what cannot be kept incrementally.
+pub fn plan_view(plan: LogicalPlan, schema: &SchemaRef, catalog: &Catalog) -> Result<StreamPlan> {
+    refuse::check_deterministic(&plan)?;
+    let rel = lowered(plan, catalog)?;
+    if rel.width() != schema.fields().len() {
+        return Err(PlanError::internal("the view's columns do not match its query"));
+    }
+    let mut fields = Vec::with_capacity(rel.width());
+    for (named, planned) in schema.fields().iter().zip(rel.schema.fields()) {
+        if named.data_type() != planned.data_type() {
+            return Err(PlanError::internal(format!(
+                "column \"{}\" is planned as {}, not {}",
+                named.name(),
+                planned.data_type(),
+                named.data_type()
+            )));
+        }
+        fields.push(named.as_ref().clone().with_nullable(planned.is_nullable()));
+    }
+    let rel = rel.rename(Arc::new(Schema::new(fields)));
+    Ok(StreamPlan { version: PLAN_VERSION, root: place::place(rel)? })
+}
+
+fn lowered(plan: LogicalPlan, catalog: &Catalog) -> Result<rel::Rel> {
+    let plan = optimize::analyze(plan)?;
+    refuse::check_in_subqueries(&plan)?;
+    check_scalar_subqueries(&plan, catalog)?;
+    let plan = optimize::optimize(plan)?;
+    refuse::check_no_subqueries(&plan)?;
+    lower::Lowering { catalog }.lower(&plan)
+}
+
+/// A scalar subquery becomes a join, which would repeat the outer row for each row of the subquery where PostgreSQL reports an error. So an
+/// uncorrelated one must have at most one row by its form; of correlated ones the analyzer demands an aggregate.
+fn check_scalar_subqueries(plan: &LogicalPlan, catalog: &Catalog) -> Result<()> {
+    let mut refused = Ok(());
+    let walked = plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|root| {
+            root.apply(|expr| {
+                let Expr::ScalarSubquery(subquery) = expr else {
+                    return Ok(TreeNodeRecursion::Continue);
+                };
+                if !subquery.outer_ref_columns.is_empty() {
+                    return Ok(TreeNodeRecursion::Continue);
+                }
+                match lowered(subquery.subquery.as_ref().clone(), catalog) {
+                    Ok(rel) if props::at_most_one(&rel.props) => Ok(TreeNodeRecursion::Continue),
+                    Ok(_) => {
+                        let text = refuse::sql_text(expr);
+                        refused = Err(PlanError::unsupported(format!("scalar subquery that may return more than one row: {text}"))
+                            .hint("Use an aggregate, LIMIT 1, or an equality with a primary key."));
+                        Ok(TreeNodeRecursion::Stop)
+                    }
+                    Err(e) => {
+                        refused = Err(e);
+                        Ok(TreeNodeRecursion::Stop)
+                    }
+                }
+            })
+        })
+    });
+    refused?;
+    walked.map(|_| ()).map_err(|e| PlanError::internal(e.to_string()))
+}

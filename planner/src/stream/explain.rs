@@ -1,0 +1,208 @@
+//! EXPLAIN of a stream plan: the tree, then the fragments that it is cut into.
+//!
+//! ```text
+//! Aggregate group=[carrier] aggs=[count(*)] {op 2, key (0)}
+//!   Exchange hash(0) {op 1}
+//!     Scan flights [carrier] {op 0}
+//! Fragment 0 → hash(0) → 1: Scan flights
+//! Fragment 1: Aggregate
+//! ```
+//!
+//! Braces hold what was derived: operator id, append-only, unique keys by column index, row bound.
+
+use arrow::datatypes::Schema;
+use arrow::ipc::reader::StreamReader;
+
+use super::fragment::fragment;
+use crate::plan::{AggCall, AggFunc, ExchangeKind, JoinKind, SortKey, StreamNode, StreamOp, StreamPlan};
+
+/// The names that stand for operators in EXPLAIN.
+pub const NODE_NAMES: [&str; 10] =
+    ["Scan", "Source", "Values", "Map", "Aggregate", "Distinct", "Join", "TopN", "Union", "Exchange"];
+
+/// Lines of text.
+pub fn explain(plan: &StreamPlan) -> Vec<String> {
+    let mut lines = Vec::new();
+    tree(&plan.root, 0, &mut lines);
+    let graph = fragment(plan);
+    for f in &graph.fragments {
+        let mut names = Vec::new();
+        f.root.visit(&mut |node| match &node.op {
+            StreamOp::Receive { edge } => names.push(format!("Receive {edge}")),
+            StreamOp::Scan { name, .. } | StreamOp::Source { name, .. } => names.push(format!("{} {name}", node_name(node))),
+            _ => names.push(node_name(node).to_string()),
+        });
+        let tasks = if f.single { "one task" } else { "tasks" };
+        let target = graph
+            .edges
+            .iter()
+            .find(|e| e.from == f.id)
+            .map(|e| format!(" → edge {} {} → fragment {}", e.id, routing(&e.kind), e.to))
+            .unwrap_or_default();
+        lines.push(format!("Fragment {} ({tasks}): {}{target}", f.id, names.join(" ← ")));
+    }
+    lines
+}
+
+fn tree(node: &StreamNode, depth: usize, lines: &mut Vec<String>) {
+    let details = describe(node);
+    let space = if details.is_empty() { "" } else { " " };
+    lines.push(format!("{}{}{space}{details} {{{}}}", "  ".repeat(depth), node_name(node), facts(node)));
+    for input in &node.inputs {
+        tree(input, depth + 1, lines);
+    }
+}
+
+/// The operator's name in EXPLAIN.
+pub fn node_name(node: &StreamNode) -> &'static str {
+    match &node.op {
+        StreamOp::Scan { .. } => "Scan",
+        StreamOp::Source { .. } => "Source",
+        StreamOp::Values { .. } => "Values",
+        StreamOp::Map { .. } => "Map",
+        StreamOp::Aggregate { aggs, .. } if aggs.is_empty() => "Distinct",
+        StreamOp::Aggregate { .. } => "Aggregate",
+        StreamOp::Join { .. } => "Join",
+        StreamOp::TopN { .. } => "TopN",
+        StreamOp::Union => "Union",
+        StreamOp::Exchange { .. } => "Exchange",
+        StreamOp::Receive { .. } => "Receive",
+    }
+}
+
+fn facts(node: &StreamNode) -> String {
+    let mut parts = vec![format!("op {}", node.id)];
+    if node.props.append_only {
+        parts.push("append-only".to_string());
+    }
+    match node.props.row_bound {
+        Some(bound) => parts.push(format!("rows ≤ {bound}")),
+        None if node.props.keys.is_empty() => {}
+        None => parts.push(format!("keys {}", node.props.keys.iter().map(|k| numbers(k)).collect::<Vec<_>>().join(" "))),
+    }
+    parts.join(", ")
+}
+
+fn numbers(columns: &[usize]) -> String {
+    format!("({})", columns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+}
+
+fn names(columns: &[usize], schema: &Schema) -> String {
+    columns.iter().map(|&c| schema.fields().get(c).map_or("?", |f| f.name().as_str())).collect::<Vec<_>>().join(", ")
+}
+
+fn describe(node: &StreamNode) -> String {
+    let empty = Schema::empty();
+    let input = node.inputs.first().map_or(&empty, |i| i.schema.as_ref());
+    match &node.op {
+        StreamOp::Scan { name, .. } | StreamOp::Source { name, .. } => {
+            format!("{name} [{}]", names(&(0..node.schema.fields().len()).collect::<Vec<_>>(), &node.schema))
+        }
+        StreamOp::Values { ipc } => format!("{} rows", rows_in(ipc)),
+        StreamOp::Map { predicate, exprs } => {
+            let mut parts = Vec::new();
+            if let Some(exprs) = exprs {
+                let list = exprs.iter().zip(node.schema.fields()).map(|(e, f)| {
+                    if &e.display == f.name() { e.display.clone() } else { format!("{} AS {}", e.display, f.name()) }
+                });
+                parts.push(format!("[{}]", list.collect::<Vec<_>>().join(", ")));
+            }
+            if let Some(predicate) = predicate {
+                parts.push(format!("where {}", predicate.display));
+            }
+            parts.join(" ")
+        }
+        StreamOp::Aggregate { group_by, aggs } => aggregate(group_by, aggs, input),
+        StreamOp::Join { kind, left_keys, right_keys, null_equals_null, filter } => {
+            let right = node.inputs.get(1).map_or(&empty, |i| i.schema.as_ref());
+            let equal = if *null_equals_null { "IS NOT DISTINCT FROM" } else { "=" };
+            let column = |schema: &Schema, c: usize| schema.fields().get(c).map_or("?".to_string(), |f| f.name().clone());
+            let mut on: Vec<String> = left_keys
+                .iter()
+                .zip(right_keys)
+                .map(|(&l, &r)| format!("{} {equal} {}", column(input, l), column(right, r)))
+                .collect();
+            on.extend(filter.iter().map(|f| f.display.clone()));
+            let on = if on.is_empty() { "every pair".to_string() } else { format!("on {}", on.join(" AND ")) };
+            format!("{} {on}", join_name(*kind))
+        }
+        StreamOp::TopN { partition_by, order_by, limit, offset, row_number } => {
+            let mut parts = Vec::new();
+            if !partition_by.is_empty() {
+                parts.push(format!("partition=[{}]", names(partition_by, input)));
+            }
+            parts.push(format!("order=[{}]", order_by.iter().map(|k| sort_key(k, input)).collect::<Vec<_>>().join(", ")));
+            if let Some(limit) = limit {
+                parts.push(format!("limit={limit}"));
+            }
+            if *offset > 0 {
+                parts.push(format!("offset={offset}"));
+            }
+            if *row_number {
+                parts.push("numbered".to_string());
+            }
+            parts.join(" ")
+        }
+        StreamOp::Union => String::new(),
+        StreamOp::Exchange { kind } => routing(kind),
+        StreamOp::Receive { edge } => edge.to_string(),
+    }
+}
+
+fn aggregate(group_by: &[usize], aggs: &[AggCall], input: &Schema) -> String {
+    let group = format!("group=[{}]", names(group_by, input));
+    if aggs.is_empty() {
+        return group;
+    }
+    let calls = aggs.iter().map(|a| {
+        let func = match a.func {
+            AggFunc::Count => "count",
+            AggFunc::Sum => "sum",
+            AggFunc::Avg => "avg",
+            AggFunc::Min => "min",
+            AggFunc::Max => "max",
+        };
+        let arg = a.arg.map_or("*".to_string(), |c| names(&[c], input));
+        let distinct = if a.distinct { "distinct " } else { "" };
+        let filter = a.filter.map_or(String::new(), |c| format!(" filter {}", names(&[c], input)));
+        format!("{func}({distinct}{arg}){filter}")
+    });
+    format!("{group} aggs=[{}]", calls.collect::<Vec<_>>().join(", "))
+}
+
+fn join_name(kind: JoinKind) -> &'static str {
+    match kind {
+        JoinKind::Inner => "inner",
+        JoinKind::Left => "left",
+        JoinKind::Full => "full",
+        JoinKind::Semi => "semi",
+        JoinKind::Anti => "anti",
+    }
+}
+
+fn sort_key(key: &SortKey, input: &Schema) -> String {
+    let mut text = names(&[key.column], input);
+    if key.desc {
+        text.push_str(" desc");
+    }
+    if key.nulls_first != key.desc {
+        text.push_str(if key.nulls_first { " nulls first" } else { " nulls last" });
+    }
+    text
+}
+
+fn routing(kind: &ExchangeKind) -> String {
+    match kind {
+        ExchangeKind::Hash(columns) => format!("hash{}", numbers(columns)),
+        ExchangeKind::Broadcast => "broadcast".to_string(),
+        ExchangeKind::Single => "single".to_string(),
+        ExchangeKind::Forward => "forward".to_string(),
+    }
+}
+
+fn rows_in(ipc: &[u8]) -> usize {
+    match StreamReader::try_new(ipc, None) {
+        Ok(reader) => reader.filter_map(Result::ok).map(|b| b.num_rows()).sum(),
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,95 @@
+//! GROUP BY: arguments, filters and group expressions become columns of a map below.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::DFSchema;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::logical_plan::Aggregate;
+use datafusion::logical_expr::{Expr, ExprSchemable};
+
+use super::{Lowering, arrow_schema, compile, field_of, name_of, place_of, unsupported};
+use crate::plan::{AggCall, AggFunc};
+use crate::stream::rel::{Phys, Rel, plain_columns};
+use crate::{PlanError, Result};
+
+impl Lowering<'_> {
+    /// GROUP BY and global aggregates.
+    pub(super) fn aggregate(&self, aggregate: &Aggregate) -> Result<Rel> {
+        let input = self.lower(&aggregate.input)?;
+        let schema = aggregate.input.schema();
+        let mut columns: Vec<Phys> = Vec::new();
+        let mut group_by = Vec::new();
+        for expr in &aggregate.group_expr {
+            if matches!(expr, Expr::GroupingSet(_)) {
+                return Err(unsupported("GROUPING SETS, ROLLUP or CUBE").hint("Write one query per grouping and UNION ALL them."));
+            }
+            group_by.push(place_of(&mut columns, &compile(expr, schema)?));
+        }
+        let aggs = aggregate.aggr_expr.iter().map(|e| call(e, schema, &mut columns)).collect::<Result<Vec<_>>>()?;
+        let out = output_schema(&aggregate.schema, group_by.len(), &aggs);
+        if let Some(plain) = plain_columns(&columns) {
+            let at = |c: usize| plain[c];
+            let group_by = group_by.into_iter().map(at).collect();
+            let aggs = aggs.into_iter().map(|a| AggCall { arg: a.arg.map(at), filter: a.filter.map(at), ..a }).collect();
+            return Ok(input.aggregate(group_by, aggs, out));
+        }
+        let fields = columns.iter().map(|e| field_of(e, &input.schema)).collect::<Result<Vec<_>>>()?;
+        Ok(input.project(columns, Arc::new(Schema::new(fields))).aggregate(group_by, aggs, out))
+    }
+}
+
+/// Counts are never NULL, everything else may be.
+fn output_schema(schema: &DFSchema, groups: usize, aggs: &[AggCall]) -> arrow::datatypes::SchemaRef {
+    let fields = arrow_schema(schema);
+    let fields = fields.fields().iter().enumerate().map(|(i, f)| {
+        let count = i.checked_sub(groups).and_then(|a| aggs.get(a)).is_some_and(|a| a.func == AggFunc::Count);
+        f.as_ref().clone().with_nullable(!count)
+    });
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCall> {
+    let bare = expr.clone().unalias_nested().data;
+    let Expr::AggregateFunction(AggregateFunction { func, params }) = &bare else {
+        return Err(PlanError::internal(format!("{} is not an aggregate", name_of(expr))));
+    };
+    let text = || name_of(expr);
+    let func = match func.name() {
+        "count" => AggFunc::Count,
+        "sum" => AggFunc::Sum,
+        "avg" => AggFunc::Avg,
+        "min" => AggFunc::Min,
+        "max" => AggFunc::Max,
+        _ => {
+            return Err(unsupported(&format!("aggregate {}", text()))
+                .hint("count, sum, avg, min and max are supported, with DISTINCT and FILTER."));
+        }
+    };
+    if params.null_treatment.is_some() {
+        return Err(unsupported(&format!("IGNORE NULLS or RESPECT NULLS in {}", text())));
+    }
+    let arg = match params.args.as_slice() {
+        [one] => one,
+        _ => return Err(unsupported(&format!("{} with other than one argument", text()))),
+    };
+    let every_row = func == AggFunc::Count && !params.distinct && matches!(arg, Expr::Literal(v, _) if !v.is_null());
+    if matches!(func, AggFunc::Sum | AggFunc::Avg) {
+        let data_type = arg.get_type(schema).map_err(|e| PlanError::internal(e.to_string()))?;
+        if !summable(&data_type) {
+            return Err(unsupported(&format!("{} over a value of type {data_type}", text())));
+        }
+    }
+    let arg = if every_row { None } else { Some(place_of(columns, &compile(arg, schema)?)) };
+    let filter = match &params.filter {
+        Some(filter) => Some(place_of(columns, &compile(filter, schema)?)),
+        None => None,
+    };
+    // A minimum is the same over distinct values, and cheaper over all.
+    let distinct = params.distinct && !matches!(func, AggFunc::Min | AggFunc::Max);
+    Ok(AggCall { func, arg, filter, distinct })
+}
+
+fn summable(data_type: &DataType) -> bool {
+    data_type.is_integer() || data_type.is_floating() || data_type.is_decimal()
+}

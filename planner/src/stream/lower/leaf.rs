@@ -1,0 +1,124 @@
+//! Leaves: scans of catalog objects and constant rows.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc::writer::StreamWriter;
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::logical_expr::logical_plan::{EmptyRelation, TableScan, Values};
+
+use super::{Lowering, arrow_schema, compile};
+use crate::catalog::ObjectKind;
+use crate::sql::CatalogTable;
+use crate::stream::props;
+use crate::stream::rel::{Rel, RelOp, conjuncts};
+use crate::{PlanError, Result};
+
+impl Lowering<'_> {
+    /// A scan of a table, source or materialized view, reading only the columns asked for.
+    pub(super) fn scan(&self, scan: &TableScan) -> Result<Rel> {
+        let source: &dyn Any = scan.source.as_ref();
+        let Some(table) = source.downcast_ref::<CatalogTable>() else {
+            return Err(PlanError::unsupported(format!("{} cannot be read in a materialized view", scan.table_name))
+                .hint("Only tables, sources and materialized views can."));
+        };
+        let Some(object) = self.catalog.get(table.id) else {
+            return Err(PlanError::new("42P01", format!("relation \"{}\" does not exist", scan.table_name)));
+        };
+        if scan.fetch.is_some() {
+            return Err(PlanError::internal("a scan carries a row limit"));
+        }
+        let width = object.schema().fields().len();
+        let all = arrow::datatypes::SchemaRef::clone(object.schema());
+        let projection: Vec<usize> = (0..width).collect();
+        let name = object.name.clone();
+        let relation = object.id;
+        let whole = match &object.kind {
+            ObjectKind::Table(def) => {
+                let keys = if def.primary_key.is_empty() { Vec::new() } else { vec![def.primary_key.clone()] };
+                Rel::leaf(RelOp::Scan { relation, name, projection }, all, props::leaf(false, keys, None))
+            }
+            ObjectKind::MaterializedView(def) => {
+                let p = &def.plan.root.props;
+                let facts = props::leaf(p.append_only, p.keys.clone(), p.row_bound);
+                Rel::leaf(RelOp::Scan { relation, name, projection }, all, facts)
+            }
+            ObjectKind::Source(_) => {
+                Rel::leaf(RelOp::Source { source: relation, name, projection }, all, props::leaf(true, Vec::new(), None))
+            }
+            ObjectKind::View(_) | ObjectKind::Sink(_) => {
+                return Err(PlanError::internal(format!("{} \"{}\" stands in a plan", object.kind_name(), object.name)));
+            }
+        };
+        let columns = scan.projection.clone().unwrap_or_else(|| (0..width).collect());
+        let filtered = scan.filters.iter().try_fold(whole, |rel, filter| {
+            let schema = DFSchema::try_from_qualified_schema(scan.table_name.clone(), &rel.schema)
+                .map_err(|e| PlanError::internal(e.to_string()))?;
+            let predicate = compile(filter, &schema)?;
+            Ok::<_, PlanError>(conjuncts(&predicate).into_iter().fold(rel, Rel::filter))
+        })?;
+        Ok(filtered.select(&columns))
+    }
+}
+
+/// One row without columns, or no row.
+pub(super) fn empty(empty: &EmptyRelation) -> Result<Rel> {
+    let schema = arrow_schema(&empty.schema);
+    if empty.produce_one_row {
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let none = Arc::new(Schema::empty());
+        let batch = RecordBatch::try_new_with_options(none, Vec::new(), &options);
+        return constant(&batch.map_err(|e| PlanError::internal(e.to_string()))?);
+    }
+    let columns = schema.fields().iter().map(|f| new_empty_array(f.data_type())).collect();
+    constant(&rows(schema, columns, 0)?)
+}
+
+/// VALUES lists.
+pub(super) fn values(values: &Values) -> Result<Rel> {
+    let schema = arrow_schema(&values.schema);
+    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
+    let unit = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one_row)
+        .map_err(|e| PlanError::internal(e.to_string()))?;
+    let mut columns: Vec<Vec<ScalarValue>> = vec![Vec::new(); schema.fields().len()];
+    for row in &values.values {
+        for ((expr, field), column) in row.iter().zip(schema.fields()).zip(&mut columns) {
+            let value = compile(expr, &DFSchema::empty())?
+                .evaluate(&unit)
+                .and_then(|v| v.into_array(1))
+                .and_then(|a| ScalarValue::try_from_array(&a, 0))
+                .and_then(|v| v.cast_to(field.data_type()))
+                .map_err(|e| PlanError::new("22000", format!("{expr} cannot be computed")).detail(e.to_string()))?;
+            column.push(value);
+        }
+    }
+    let arrays = columns
+        .into_iter()
+        .map(ScalarValue::iter_to_array)
+        .collect::<Result<Vec<ArrayRef>, _>>()
+        .map_err(|e| PlanError::internal(e.to_string()))?;
+    constant(&rows(schema, arrays, values.values.len())?)
+}
+
+fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
+    let fields = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect::<Vec<_>>();
+    let options = RecordBatchOptions::new().with_row_count(Some(n));
+    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+        .map_err(|e| PlanError::internal(e.to_string()))
+}
+
+fn constant(batch: &RecordBatch) -> Result<Rel> {
+    let write = || {
+        let mut ipc = Vec::new();
+        let mut writer = StreamWriter::try_new(&mut ipc, batch.schema_ref())?;
+        writer.write(batch)?;
+        writer.finish()?;
+        drop(writer);
+        Ok::<_, arrow::error::ArrowError>(ipc)
+    };
+    let ipc = write().map_err(|e| PlanError::internal(e.to_string()))?;
+    let facts = props::leaf(true, Vec::new(), Some(batch.num_rows() as u64));
+    Ok(Rel::leaf(RelOp::Values { ipc }, batch.schema(), facts))
+}

@@ -1,0 +1,242 @@
+//! Exchanges and ids: [`Rel`] → [`StreamNode`].
+//!
+//! Each operator says where rows must be; an exchange is put where they are not yet there.
+//!
+//! | operator | needs | leaves |
+//! | --- | --- | --- |
+//! | scan, source | – | spread: a row and its retraction are at one task, no column says which |
+//! | values | – | one task |
+//! | map | – | as it came, in its own columns |
+//! | aggregate, top-N | hash of the group or partition columns; without any: one task | the same |
+//! | join on keys | hash of the keys on both sides | the same, by the keys of either side |
+//! | join without keys | the side of at most one row everywhere | as the other side came |
+//! | union | one-task inputs are hashed by whole row beside spread ones | spread, or what all inputs share |
+//!
+//! Hash columns are the operator's own, in its own order: the vnode of a state key is then the vnode that routed it. Rows that are
+//! at one task already stay there.
+
+use crate::plan::{ExchangeKind, JoinKind, OperatorId, StreamNode, StreamOp};
+use crate::{Result, stream::expr};
+
+use super::props::at_most_one;
+use super::rel::{JoinOp, Phys, Rel, RelOp, as_column};
+
+/// Where the rows of a relation are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// Somewhere, by no column that is left.
+    Spread,
+    /// By the hash of columns; each list says the same.
+    Hash(Vec<Vec<usize>>),
+    /// All at one task.
+    Single,
+}
+
+/// Puts exchanges in and numbers operators, inputs before consumers.
+pub(super) fn place(rel: Rel) -> Result<StreamNode> {
+    let mut placing = Placing { next: 0 };
+    Ok(placing.place(rel)?.0)
+}
+
+struct Placing {
+    next: u32,
+}
+
+impl Placing {
+    fn id(&mut self) -> OperatorId {
+        self.next += 1;
+        OperatorId(self.next - 1)
+    }
+
+    fn node(&mut self, op: StreamOp, inputs: Vec<StreamNode>, rel: &RelFacts) -> StreamNode {
+        StreamNode { id: self.id(), op, inputs, schema: rel.schema.clone(), props: rel.props.clone() }
+    }
+
+    fn exchange(&mut self, input: StreamNode, kind: ExchangeKind) -> StreamNode {
+        let facts = RelFacts { schema: input.schema.clone(), props: input.props.clone() };
+        self.node(StreamOp::Exchange { kind }, vec![input], &facts)
+    }
+
+    fn place(&mut self, rel: Rel) -> Result<(StreamNode, Place)> {
+        let facts = RelFacts { schema: rel.schema.clone(), props: rel.props.clone() };
+        let mut inputs = Vec::with_capacity(rel.inputs.len());
+        for input in rel.inputs {
+            inputs.push(self.place(input)?);
+        }
+        match rel.op {
+            RelOp::Scan { relation, name, projection } => {
+                Ok((self.node(StreamOp::Scan { relation, name, projection }, Vec::new(), &facts), Place::Spread))
+            }
+            RelOp::Source { source, name, projection } => {
+                Ok((self.node(StreamOp::Source { source, name, projection }, Vec::new(), &facts), Place::Spread))
+            }
+            RelOp::Values { ipc } => Ok((self.node(StreamOp::Values { ipc }, Vec::new(), &facts), Place::Single)),
+            RelOp::Map { predicate, exprs } => self.map(inputs, predicate, exprs, &facts),
+            RelOp::Aggregate { group_by, aggs } => {
+                let outputs: Vec<usize> = (0..group_by.len()).collect();
+                let (input, place) = self.gathered(inputs, &group_by);
+                let place = if place == Place::Single { place } else { Place::Hash(vec![outputs]) };
+                Ok((self.node(StreamOp::Aggregate { group_by, aggs }, vec![input], &facts), place))
+            }
+            RelOp::TopN { partition_by, order_by, limit, offset, row_number } => {
+                let (input, place) = self.gathered(inputs, &partition_by);
+                let op = StreamOp::TopN { partition_by, order_by, limit, offset, row_number };
+                Ok((self.node(op, vec![input], &facts), place))
+            }
+            RelOp::Join(join) => self.join(inputs, join, &facts),
+            RelOp::Union => Ok(self.union(inputs, &facts)),
+        }
+    }
+
+    fn map(
+        &mut self,
+        inputs: Vec<(StreamNode, Place)>,
+        predicate: Option<Phys>,
+        exprs: Option<Vec<Phys>>,
+        facts: &RelFacts,
+    ) -> Result<(StreamNode, Place)> {
+        let (input, mut place) = one(inputs);
+        if let (Place::Hash(lists), Some(exprs)) = (&place, &exprs) {
+            let moved: Vec<Vec<usize>> = lists.iter().filter_map(|list| renumbered(list, exprs)).collect();
+            place = if moved.is_empty() { Place::Spread } else { Place::Hash(moved) };
+        }
+        let predicate = predicate.as_ref().map(expr::encode).transpose()?;
+        let exprs = exprs.map(|e| e.iter().map(expr::encode).collect::<Result<Vec<_>>>()).transpose()?;
+        Ok((self.node(StreamOp::Map { predicate, exprs }, vec![input], facts), place))
+    }
+
+    /// Rows that agree on `columns` at one task.
+    fn gathered(&mut self, inputs: Vec<(StreamNode, Place)>, columns: &[usize]) -> (StreamNode, Place) {
+        let (input, place) = one(inputs);
+        if place == Place::Single {
+            return (input, place);
+        }
+        if columns.is_empty() {
+            return (self.exchange(input, ExchangeKind::Single), Place::Single);
+        }
+        (self.hashed(input, &place, columns), Place::Hash(vec![columns.to_vec()]))
+    }
+
+    fn hashed(&mut self, input: StreamNode, place: &Place, columns: &[usize]) -> StreamNode {
+        match place {
+            Place::Hash(lists) if lists.iter().any(|l| l == columns) => input,
+            _ => self.exchange(input, ExchangeKind::Hash(columns.to_vec())),
+        }
+    }
+
+    fn single(&mut self, input: StreamNode, place: &Place) -> StreamNode {
+        match place {
+            Place::Single => input,
+            _ => self.exchange(input, ExchangeKind::Single),
+        }
+    }
+
+    fn join(&mut self, inputs: Vec<(StreamNode, Place)>, join: JoinOp, facts: &RelFacts) -> Result<(StreamNode, Place)> {
+        let (left, right) = two(inputs);
+        let width = left.0.schema.fields().len();
+        let JoinOp { kind, mut left_keys, mut right_keys, null_equals_null, filter } = join;
+        let filter = filter.as_ref().map(expr::encode).transpose()?;
+        let (left, right, place) = if left.1 == Place::Single && right.1 == Place::Single {
+            (left.0, right.0, Place::Single)
+        } else if left_keys.is_empty() {
+            self.keyless(kind, left, right)
+        } else {
+            order_keys(&mut left_keys, &mut right_keys, &left.1, &right.1);
+            let l = self.hashed(left.0, &left.1, &left_keys);
+            let r = self.hashed(right.0, &right.1, &right_keys);
+            (l, r, join_place(kind, &left_keys, &right_keys, width))
+        };
+        let op = StreamOp::Join { kind, left_keys, right_keys, null_equals_null, filter };
+        Ok((self.node(op, vec![left, right], facts), place))
+    }
+
+    /// A side of at most one row goes everywhere, unless that side's own rows are kept when unmatched.
+    fn keyless(&mut self, kind: JoinKind, left: (StreamNode, Place), right: (StreamNode, Place)) -> (StreamNode, StreamNode, Place) {
+        let spread_left = at_most_one(&right.0.props) && kind != JoinKind::Full && left.1 != Place::Single;
+        let spread_right = at_most_one(&left.0.props) && kind == JoinKind::Inner && right.1 != Place::Single;
+        if spread_left {
+            (left.0, self.exchange(right.0, ExchangeKind::Broadcast), left.1)
+        } else if spread_right {
+            let width = left.0.schema.fields().len();
+            let place = match right.1 {
+                Place::Hash(lists) => Place::Hash(lists.iter().map(|l| l.iter().map(|c| c + width).collect()).collect()),
+                other => other,
+            };
+            (self.exchange(left.0, ExchangeKind::Broadcast), right.0, place)
+        } else {
+            (self.single(left.0, &left.1), self.single(right.0, &right.1), Place::Single)
+        }
+    }
+
+    fn union(&mut self, inputs: Vec<(StreamNode, Place)>, facts: &RelFacts) -> (StreamNode, Place) {
+        if inputs.iter().all(|(_, p)| *p == Place::Single) {
+            let nodes = inputs.into_iter().map(|(n, _)| n).collect();
+            return (self.node(StreamOp::Union, nodes, facts), Place::Single);
+        }
+        let whole_row: Vec<usize> = (0..facts.schema.fields().len()).collect();
+        let mut shared: Option<Vec<Vec<usize>>> = None;
+        let mut nodes = Vec::with_capacity(inputs.len());
+        for (node, place) in inputs {
+            let (node, lists) = match place {
+                Place::Single => (self.exchange(node, ExchangeKind::Hash(whole_row.clone())), vec![whole_row.clone()]),
+                Place::Hash(lists) => (node, lists),
+                Place::Spread => (node, Vec::new()),
+            };
+            shared = Some(match shared {
+                None => lists,
+                Some(before) => before.into_iter().filter(|l| lists.contains(l)).collect(),
+            });
+            nodes.push(node);
+        }
+        let place = match shared {
+            Some(lists) if !lists.is_empty() => Place::Hash(lists),
+            _ => Place::Spread,
+        };
+        (self.node(StreamOp::Union, nodes, facts), place)
+    }
+}
+
+struct RelFacts {
+    schema: arrow::datatypes::SchemaRef,
+    props: crate::plan::StreamProps,
+}
+
+fn one(inputs: Vec<(StreamNode, Place)>) -> (StreamNode, Place) {
+    inputs.into_iter().next().unwrap_or_else(|| unreachable!("the operator has one input"))
+}
+
+fn two(inputs: Vec<(StreamNode, Place)>) -> ((StreamNode, Place), (StreamNode, Place)) {
+    let mut inputs = inputs.into_iter();
+    match (inputs.next(), inputs.next()) {
+        (Some(left), Some(right)) => (left, right),
+        _ => unreachable!("a join has two inputs"),
+    }
+}
+
+/// Where the columns of `list` are after a projection.
+fn renumbered(list: &[usize], exprs: &[Phys]) -> Option<Vec<usize>> {
+    list.iter().map(|c| exprs.iter().position(|e| as_column(e) == Some(*c))).collect()
+}
+
+/// Brings the key pairs into the order by which one side is hashed already.
+fn order_keys(left_keys: &mut Vec<usize>, right_keys: &mut Vec<usize>, left: &Place, right: &Place) {
+    let by = |place: &Place, keys: &[usize]| -> Option<Vec<usize>> {
+        let Place::Hash(lists) = place else { return None };
+        lists.iter().find_map(|list| {
+            let order: Vec<usize> = list.iter().map(|c| keys.iter().position(|k| k == c)).collect::<Option<_>>()?;
+            (order.len() == keys.len()).then_some(order)
+        })
+    };
+    if let Some(order) = by(left, left_keys).or_else(|| by(right, right_keys)) {
+        *left_keys = order.iter().map(|&i| left_keys[i]).collect();
+        *right_keys = order.iter().map(|&i| right_keys[i]).collect();
+    }
+}
+
+fn join_place(kind: JoinKind, left_keys: &[usize], right_keys: &[usize], width: usize) -> Place {
+    match kind {
+        JoinKind::Inner => Place::Hash(vec![left_keys.to_vec(), right_keys.iter().map(|c| c + width).collect()]),
+        JoinKind::Left | JoinKind::Semi | JoinKind::Anti => Place::Hash(vec![left_keys.to_vec()]),
+        JoinKind::Full => Place::Spread,
+    }
+}
