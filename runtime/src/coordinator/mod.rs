@@ -1,16 +1,54 @@
 //! The engine: epochs, the catalog, regions' steps, checkpoints and recovery.
 //!
-//! [`Engine`] is what the server talks to.
+//! ```text
+//!   sessions ──commit/DDL──▶ sequencer ──log, fsync──▶ barrier ──▶ control ──steps──▶ dataflow
+//!      ▲                                                            │  ▲                │
+//!      └────────── relations at an epoch ◀── publish ───────────────┘  └── step done ───┘
+//!                                                     control ──frozen state──▶ checkpointer
+//! ```
+//!
+//! Each box is one thread with one queue. [`Engine`] is what the server talks to.
 
-use std::collections::HashMap;
+mod backfill;
+mod checkpointer;
+pub mod clock;
+mod control;
+mod record;
+mod recovery;
+mod region;
+mod sequencer;
+mod shared;
+mod status;
+mod upkeep;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
 
-use levee_planner::catalog::{Catalog, CatalogObject};
+use arrow::array::ArrayRef;
+use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
+use levee_storage::checkpoint::{CheckpointStore, CheckpointTarget, highest_term};
+use levee_storage::fs::{FileSystem, OsFs};
+use levee_storage::lock::DirLock;
+use levee_storage::log::{Log, LogOptions};
+use levee_storage::rocks::RocksShared;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{oneshot, watch};
 
-use crate::relation::RelationSnapshot;
-use crate::{Delta, Result};
+pub use clock::{Clock, SystemClock};
+pub use record::{decode_delta, encode_delta};
+
+use crate::dataflow::executor::Executor;
+use crate::relation::{Relation, RelationSnapshot, RowOrder};
+use crate::{Delta, Result, RuntimeError};
+use checkpointer::Checkpointer;
+use control::{Control, Event, error_text};
+use sequencer::{Commit, Request, Sequencer};
+use shared::{RegionStatus, Shared};
 
 /// How to open an engine.
 #[derive(Debug, Clone)]
@@ -60,9 +98,47 @@ pub struct ReadSnapshot {
 /// A row of a `levee_catalog` relation: values as text, in the column order that the method's doc names.
 pub type StatusRow = Vec<Option<String>>;
 
-/// An embedded Levee: coordinator and worker in this process.
+/// Keeps an epoch readable while it lives: the snapshot of a transaction block.
 #[derive(Debug)]
-pub struct Engine {}
+pub struct EpochPin {
+    shared: Arc<Shared>,
+    epoch: u64,
+}
+
+impl EpochPin {
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Drop for EpochPin {
+    fn drop(&mut self) {
+        let mut pins = self.shared.pins.lock();
+        if let Some(n) = pins.get_mut(&self.epoch) {
+            *n -= 1;
+            if *n == 0 {
+                pins.remove(&self.epoch);
+            }
+        }
+    }
+}
+
+/// An embedded Levee: coordinator and worker in this process.
+pub struct Engine {
+    shared: Arc<Shared>,
+    requests: Sender<Request>,
+    events: Sender<Event>,
+    executor: Arc<Executor>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    _lock: DirLock,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
 
 impl Engine {
     /// Opens (or makes) a data directory and recovers. Blocking.
@@ -70,13 +146,95 @@ impl Engine {
     /// # Errors
     /// The directory is locked, corrupt beyond what an older checkpoint and the log can mend, or not writable.
     pub fn open(config: EngineConfig) -> Result<Arc<Self>> {
-        let _ = config;
-        Err(crate::RuntimeError::internal("engine is not built"))
+        Self::open_with(config, Arc::new(OsFs), Arc::new(SystemClock))
+    }
+
+    /// [`Engine::open`] with another file system below the log and the checkpoints, and another clock. The data directory itself
+    /// must exist on the machine's file system too: RocksDB's scratch files and spilled batches, which nothing relies on after a
+    /// restart, live there.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_with(config: EngineConfig, fs: Arc<dyn FileSystem>, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        let dir = config.data_dir.clone();
+        recovery::make_dir(&dir)?;
+        let lock = DirLock::acquire(&dir)?;
+        recovery::clear_dir(&dir.join("spill"))?;
+        let target = match &config.checkpoint_url {
+            Some(url) => CheckpointTarget::parse(url)?,
+            None => CheckpointTarget::Directory(dir.join("checkpoints")),
+        };
+        let term_min = highest_term(&target, &fs)?;
+        let options = LogOptions { term_min, ..LogOptions::default() };
+        let (log, term) = Log::open(Arc::clone(&fs), &dir.join("log"), options)?;
+        let log = Arc::new(log);
+        let rocks = RocksShared::new(config.memory_limit / 16);
+        let store = Arc::new(CheckpointStore::open(&target, &fs, &dir.join("work"), rocks, term)?);
+        let found = recovery::find(&store, &log)?;
+
+        let (request_tx, request_rx) = mpsc::channel();
+        let (event_tx, event_rx) = mpsc::channel();
+        let (job_tx, job_rx) = mpsc::channel();
+        let (fold_tx, fold_rx) = mpsc::channel();
+        let executor = Executor::new(config.parallelism);
+        let shared = Arc::new(Shared {
+            config,
+            catalog: Arc::new(RwLock::new(Arc::new(Catalog::default()))),
+            entries: RwLock::new(HashMap::new()),
+            progress: watch::Sender::new(0),
+            newest: AtomicU64::new(0),
+            newest_us: AtomicU64::new(0),
+            recovered: AtomicU64::new(0),
+            pins: Mutex::new(BTreeMap::new()),
+            epochs: Mutex::new(VecDeque::new()),
+            checkpoints: Mutex::new(VecDeque::new()),
+            clock: Arc::clone(&clock),
+        });
+        let mut control = Control::new(
+            Arc::clone(&shared),
+            Arc::clone(&executor),
+            request_tx.clone(),
+            event_tx.clone(),
+            job_tx,
+            fold_tx,
+        );
+        recovery::restore(&mut control, &store, &found)?;
+        let (epoch, timestamp_us) = recovery::replay(&mut control, &log, &found)?;
+        *shared.catalog.write() = Arc::clone(&control.catalog);
+        shared.recovered.store(epoch, Ordering::Release);
+        shared.newest.store(epoch, Ordering::Release);
+        let sequencer = Sequencer {
+            log: Arc::clone(&log),
+            clock,
+            epoch,
+            timestamp_us,
+            catalog: Arc::clone(&shared.catalog),
+            events: event_tx.clone(),
+            last_write: HashMap::new(),
+            window_start: epoch,
+        };
+        let checkpointer = Checkpointer {
+            store,
+            log,
+            events: event_tx.clone(),
+            previous_log_seq: found.previous_log_seq,
+            current: found.manifest,
+            carried: Vec::new(),
+        };
+        let folder_events = event_tx.clone();
+        let threads = vec![
+            spawn("levee-sequencer", move || sequencer.run(&request_rx))?,
+            spawn("levee-control", move || control.run(&event_rx))?,
+            spawn("levee-checkpoint", move || checkpointer.run(&job_rx))?,
+            spawn("levee-fold", move || fold(&fold_rx, &folder_events))?,
+        ];
+        let (requests, events) = (request_tx, event_tx);
+        Ok(Arc::new(Self { shared, requests, events, executor, threads: Mutex::new(threads), _lock: lock }))
     }
 
     /// The newest catalog.
     pub fn catalog(&self) -> Arc<Catalog> {
-        Arc::new(Catalog::default())
+        Arc::clone(&self.shared.catalog.read())
     }
 
     /// Commits writes durably in one epoch.
@@ -84,8 +242,25 @@ impl Engine {
     /// # Errors
     /// `Conflict`: a key was written after `snapshot_epoch`; `NoObject`; `StorageFull`.
     pub async fn commit(&self, request: CommitRequest) -> Result<CommitAck> {
-        let _ = request;
-        Err(crate::RuntimeError::internal("engine is not built"))
+        let mut keys = Vec::new();
+        let mut writes = Vec::new();
+        for (table, deltas) in request.writes {
+            let relation = self.relation(table)?;
+            let order = relation.order();
+            let delta = Delta::consolidate(order.schema(), &deltas, order.key())?;
+            if delta.num_rows() == 0 {
+                continue;
+            }
+            conflict_keys(table, order, &delta, &mut keys)?;
+            writes.push((table, delta));
+        }
+        if writes.is_empty() {
+            return Ok(CommitAck { epoch: request.snapshot_epoch });
+        }
+        let (reply, answer) = oneshot::channel();
+        let commit = Commit { snapshot_epoch: request.snapshot_epoch, keys, writes, reply };
+        self.requests.send(Request::Commit(commit)).map_err(|_| RuntimeError::ShuttingDown)?;
+        answer.await.map_err(|_| RuntimeError::ShuttingDown)?
     }
 
     /// Adds an object, bound against `catalog` (`Conflict` if the catalog has moved on: bind again). For a materialized view or
@@ -94,8 +269,29 @@ impl Engine {
     /// # Errors
     /// `Conflict`, or what went wrong while building.
     pub async fn create(&self, catalog: &Arc<Catalog>, object: CatalogObject) -> Result<()> {
-        let _ = (catalog, object);
-        Err(crate::RuntimeError::internal("engine is not built"))
+        let id = object.id;
+        let mut progress = self.shared.progress.subscribe();
+        let waits = object.stream_plan().is_some() || object.is_relation();
+        self.ddl(Some(catalog), vec![CatalogOp::Create(object)]).await?;
+        if !waits {
+            return Ok(());
+        }
+        let mut cancel = CancelCreate { requests: &self.requests, id: Some(id) };
+        loop {
+            match self.shared.entry(id).map(|e| e.status) {
+                Some(RegionStatus::Running) => {
+                    cancel.id = None;
+                    return Ok(());
+                }
+                Some(RegionStatus::Failed(reason)) => return Err(RuntimeError::user("58000", reason)),
+                Some(RegionStatus::Building) | None => {}
+            }
+            if self.catalog().get(id).is_none() {
+                cancel.id = None;
+                return Err(RuntimeError::user("57014", "the object was dropped while it was being built"));
+            }
+            progress.changed().await.map_err(|_| RuntimeError::ShuttingDown)?;
+        }
     }
 
     /// Drops objects, dependents first.
@@ -103,8 +299,57 @@ impl Engine {
     /// # Errors
     /// `Conflict` if the catalog has moved on.
     pub async fn drop_objects(&self, catalog: &Arc<Catalog>, ids: Vec<ObjectId>) -> Result<()> {
-        let _ = (catalog, ids);
-        Err(crate::RuntimeError::internal("engine is not built"))
+        let ops = ids.into_iter().map(CatalogOp::Drop).collect();
+        self.ddl(Some(catalog), ops).await.map(|_| ())
+    }
+
+    async fn ddl(&self, expected: Option<&Arc<Catalog>>, ops: Vec<CatalogOp>) -> Result<u64> {
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Ddl { expected: expected.map(Arc::clone), ops, reply };
+        self.requests.send(request).map_err(|_| RuntimeError::ShuttingDown)?;
+        answer.await.map_err(|_| RuntimeError::ShuttingDown)?
+    }
+
+    fn relation(&self, id: ObjectId) -> Result<Arc<Relation>> {
+        let entry = self.shared.entry(id).ok_or(RuntimeError::NoObject(id))?;
+        match (entry.status, entry.relation) {
+            (RegionStatus::Failed(reason), _) => Err(RuntimeError::User {
+                code: "55000",
+                message: format!("the view has stopped: {reason}"),
+                hint: Some("Drop it and create it again.".to_owned()),
+            }),
+            (RegionStatus::Building, _) => Err(RuntimeError::User {
+                code: "55000",
+                message: "the view is still being built".to_owned(),
+                hint: Some("See levee_catalog.ddl_progress.".to_owned()),
+            }),
+            (RegionStatus::Running, Some(relation)) => Ok(relation),
+            (RegionStatus::Running, None) => Err(RuntimeError::user("42809", "the object cannot be read")),
+        }
+    }
+
+    /// Relations by id, once all of them have taken epoch `at_least`.
+    async fn relations(&self, ids: &[ObjectId], at_least: u64) -> Result<HashMap<ObjectId, Arc<Relation>>> {
+        let mut progress = self.shared.progress.subscribe();
+        let at_least = at_least.max(self.shared.recovered.load(Ordering::Acquire));
+        loop {
+            let mut found = HashMap::with_capacity(ids.len());
+            let mut behind = false;
+            for id in ids {
+                let created = self.catalog().get(*id).is_some() && self.shared.entry(*id).is_none();
+                if created {
+                    behind = true;
+                    continue;
+                }
+                let relation = self.relation(*id)?;
+                behind |= relation.frontier() < at_least;
+                found.insert(*id, relation);
+            }
+            if !behind {
+                return Ok(found);
+            }
+            progress.changed().await.map_err(|_| RuntimeError::ShuttingDown)?;
+        }
     }
 
     /// Waits until the relations named have taken epoch `at_least`, then pins all of them at the newest step boundary complete on
@@ -113,22 +358,50 @@ impl Engine {
     /// # Errors
     /// `NoObject`; a view that stopped with an error.
     pub async fn snapshot(&self, relations: &[ObjectId], at_least: u64) -> Result<ReadSnapshot> {
-        let _ = (relations, at_least);
-        Err(crate::RuntimeError::internal("engine is not built"))
+        let mut tries = 0;
+        loop {
+            let found = self.relations(relations, at_least).await?;
+            let all: Vec<Arc<Relation>> = found.values().map(Arc::clone).collect();
+            let epoch = if all.is_empty() { self.newest_epoch() } else { region::common_boundary(&all) };
+            match self.pinned(&found, epoch) {
+                // A fold may pass between choosing the epoch and pinning it.
+                Err(RuntimeError::EpochUnavailable { .. }) if tries < 100 => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                other => return other,
+            }
+        }
     }
 
-    /// Pins relations at exactly this epoch (a REPEATABLE READ block's snapshot).
+    /// Pins relations at exactly this epoch (a REPEATABLE READ block's snapshot), waiting for those that are behind it.
     ///
     /// # Errors
     /// `EpochUnavailable` if it has been folded away.
     pub async fn snapshot_at(&self, relations: &[ObjectId], epoch: u64) -> Result<ReadSnapshot> {
-        let _ = (relations, epoch);
-        Err(crate::RuntimeError::internal("engine is not built"))
+        let found = self.relations(relations, epoch).await?;
+        self.pinned(&found, epoch)
     }
 
-    /// The newest epoch that every table has taken: a new block's snapshot.
+    fn pinned(&self, relations: &HashMap<ObjectId, Arc<Relation>>, epoch: u64) -> Result<ReadSnapshot> {
+        let snapshots = relations.iter().map(|(id, r)| Ok((*id, r.snapshot(epoch)?))).collect::<Result<_>>()?;
+        let epochs = self.shared.epochs.lock();
+        let known = epochs.iter().rev().find(|e| e.epoch <= epoch).map(|e| e.timestamp_us);
+        Ok(ReadSnapshot { epoch, timestamp_us: known.unwrap_or(0), relations: snapshots })
+    }
+
+    /// The newest durable epoch: a new block's snapshot.
     pub fn newest_epoch(&self) -> u64 {
-        0
+        self.shared.newest.load(Ordering::Acquire)
+    }
+
+    /// Keeps the newest epoch that all tables have taken, at least `at_least`, readable while the answer lives.
+    pub fn pin(&self, at_least: u64) -> EpochPin {
+        let mut pins = self.shared.pins.lock();
+        let epoch = self.newest_epoch().max(at_least);
+        *pins.entry(epoch).or_insert(0) += 1;
+        drop(pins);
+        EpochPin { shared: Arc::clone(&self.shared), epoch }
     }
 
     /// Waits until every view has taken every epoch cut so far; answers that epoch.
@@ -136,7 +409,18 @@ impl Engine {
     /// # Errors
     /// The engine stops.
     pub async fn flush(&self) -> Result<u64> {
-        Err(crate::RuntimeError::internal("engine is not built"))
+        let epoch = self.newest_epoch();
+        let mut progress = self.shared.progress.subscribe();
+        loop {
+            let behind = self.shared.entries.read().values().any(|e| {
+                let relation = e.relation.as_ref().filter(|_| e.status == RegionStatus::Running);
+                relation.is_some_and(|r| r.frontier() < epoch)
+            });
+            if !behind {
+                return Ok(epoch);
+            }
+            progress.changed().await.map_err(|_| RuntimeError::ShuttingDown)?;
+        }
     }
 
     /// Rows of `levee_catalog.NAME` for: `jobs`(id, name, kind, state, epoch, rows_out, checksum, finished), `regions`(id, name,
@@ -145,10 +429,89 @@ impl Engine {
     /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total), `stream_errors`(job, name, expression,
     /// message, count, last_epoch), `sources`(id, name, connector, split, offset, finished).
     pub fn status(&self, relation: &str) -> Vec<StatusRow> {
-        let _ = relation;
-        Vec::new()
+        let (reply, answer) = mpsc::sync_channel(1);
+        if self.events.send(Event::Status(relation.to_owned(), reply)).is_err() {
+            return Vec::new();
+        }
+        answer.recv_timeout(Duration::from_secs(5)).unwrap_or_default()
     }
 
     /// Stops cleanly: a last checkpoint, then everything joined. Later calls answer `ShuttingDown`.
-    pub async fn shutdown(&self) {}
+    pub async fn shutdown(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.events.send(Event::Stop(reply)).is_ok() && answer.await.is_err() {
+            tracing::debug!("the coordinator had stopped");
+        }
+        if self.requests.send(Request::Stop).is_err() {
+            tracing::debug!("the sequencer had stopped");
+        }
+        self.executor.shutdown();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the engine had panicked");
+            }
+        }
+    }
 }
+
+/// Removes a half-built object when whoever waits for it goes away.
+struct CancelCreate<'a> {
+    requests: &'a Sender<Request>,
+    id: Option<ObjectId>,
+}
+
+impl Drop for CancelCreate<'_> {
+    fn drop(&mut self) {
+        let Some(id) = self.id else { return };
+        let (reply, _answer) = oneshot::channel();
+        let request = Request::Ddl { expected: None, ops: vec![CatalogOp::Drop(id)], reply };
+        if self.requests.send(request).is_err() {
+            tracing::debug!("a creation was cancelled while stopping");
+        }
+    }
+}
+
+/// Hashes of the keys that a write touches.
+fn conflict_keys(table: ObjectId, order: &RowOrder, delta: &Delta, out: &mut Vec<u128>) -> Result<()> {
+    let seed = u64::from(table.0);
+    if order.key().is_empty() {
+        // Keyless inserts commute; a retraction needs its row to be there still.
+        if delta.diff_iter().all(|d| d > 0) {
+            return Ok(());
+        }
+        let rows = order.encode(&delta.batch)?;
+        let retracted = rows.iter().enumerate().filter(|(i, _)| delta.diff(*i) < 0);
+        out.extend(retracted.map(|(_, r)| xxhash_rust::xxh3::xxh3_128_with_seed(r.data(), seed)));
+        return Ok(());
+    }
+    let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(delta.batch.column(c))).collect();
+    let rows = order.encode_keys(&columns)?;
+    let keys: BTreeSet<u128> = rows.iter().map(|r| xxhash_rust::xxh3::xxh3_128_with_seed(r.data(), seed)).collect();
+    out.extend(keys);
+    Ok(())
+}
+
+fn fold(jobs: &mpsc::Receiver<Vec<(Arc<Relation>, u64, u64)>>, events: &Sender<Event>) {
+    while let Ok(job) = jobs.recv() {
+        for (relation, horizon, seq) in job {
+            if let Err(error) = relation.fold(horizon, seq) {
+                tracing::error!(error = error_text(&error), "a relation cannot be folded");
+            }
+        }
+        if events.send(Event::Folded).is_err() {
+            return;
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the engine's own threads, joined at shutdown")]
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map_err(|e| RuntimeError::internal(format!("cannot start thread {name}: {e}")))
+}
+
+#[cfg(test)]
+mod tests;

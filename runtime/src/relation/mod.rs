@@ -71,6 +71,14 @@ impl Relation {
         Self { id, order, state: RwLock::new(State { base: Arc::new(base), runs: VecDeque::new(), frontier, seq: 0 }) }
     }
 
+    /// An empty relation takes another epoch as its beginning (a view is pinned behind the epoch that created it).
+    pub fn restart_at(&self, epoch: u64) {
+        let mut state = self.state.write();
+        debug_assert!(state.base.rows == 0 && state.runs.is_empty(), "only an empty relation may move");
+        state.base = Arc::new(Base { epoch, ..Base::default() });
+        state.frontier = epoch;
+    }
+
     /// Row encoding.
     pub fn order(&self) -> &Arc<RowOrder> {
         &self.order
@@ -142,6 +150,14 @@ impl Relation {
         self.state.read().seq
     }
 
+    /// There is enough to fold up to epoch `horizon` and position `seq`.
+    pub fn foldable(&self, horizon: u64, seq: u64) -> bool {
+        let state = self.state.read();
+        let runs = state.runs.iter().take_while(|r| r.to <= horizon && r.seq <= seq);
+        let (n, rows) = runs.fold((0, 0), |(n, rows), r| (n + 1, rows + r.delta.num_rows()));
+        n > 0 && (rows >= state.base.rows / 8 || n >= RUNS_MAX)
+    }
+
     /// Folds runs up to epoch `horizon` and position `seq` into the base, when there is enough to be worth it. Called by one
     /// thread at a time.
     ///
@@ -153,11 +169,7 @@ impl Relation {
             let runs: Vec<Arc<Run>> = state.runs.iter().take_while(|r| r.to <= horizon && r.seq <= seq).cloned().collect();
             (Arc::clone(&state.base), runs)
         };
-        let rows: usize = runs.iter().map(|r| r.delta.num_rows()).sum();
         let Some(last) = runs.last() else { return Ok(()) };
-        if rows < base.rows / 8 && runs.len() < RUNS_MAX {
-            return Ok(());
-        }
         let delta = consolidate_runs(&self.order, &runs)?;
         let merged = base.merge(&self.order, &delta, last.to)?;
         let mut state = self.state.write();

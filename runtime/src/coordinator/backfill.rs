@@ -1,0 +1,165 @@
+//! Backfill: how a new view takes what its inputs already hold, beside everything else.
+//!
+//! ```text
+//!   input U   ──────●s────────┼───┼───┼──▶ runs after s
+//!                   │ pinned, immutable
+//!   view V          └─ 64 k rows, 64 k rows, … ─┴─ follows U's log from s + 1; visible from max s
+//! ```
+//!
+//! Each input is pinned at its own newest completed checkpoint (or where its log begins), because that version survives a restart:
+//! the manifest keeps it as long as a building view names it. Steps are bounded; the position after each is part of the view's
+//! checkpoint, so building goes on after a restart where it was.
+
+use levee_planner::plan::ObjectId;
+use serde::{Deserialize, Serialize};
+
+use crate::dataflow::StepInput;
+use crate::relation::RelationSnapshot;
+use crate::sources::SplitRange;
+use crate::Result;
+
+/// Rows of a backfill step.
+pub const BACKFILL_ROWS: usize = 65_536;
+
+/// One input's part of a backfill.
+#[derive(Debug, Clone)]
+pub enum Pin {
+    /// A relation's rows at an epoch.
+    Relation {
+        /// The epoch.
+        epoch: u64,
+        /// Data; `None` until the relation has reached the epoch again after a restart.
+        snapshot: Option<RelationSnapshot>,
+        /// Distinct rows taken.
+        done: u64,
+    },
+    /// A source's records before its offsets at an epoch.
+    Source {
+        /// The epoch.
+        epoch: u64,
+        /// What is left to read.
+        ranges: Vec<SplitRange>,
+        /// Records taken.
+        done: u64,
+    },
+}
+
+/// A view's building.
+#[derive(Debug, Clone, Default)]
+pub struct Backfill {
+    /// Per input; empty until all inputs are readable.
+    pub pins: Vec<(ObjectId, Pin)>,
+    /// Pins have been chosen.
+    pub pinned: bool,
+    /// The one step that every region takes, even over empty inputs, has been submitted.
+    pub started: bool,
+    /// Rows taken by finished steps, for progress.
+    pub rows_done: u64,
+}
+
+/// A backfill's position, as kept in a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackfillMeta {
+    /// Relations: id, epoch, distinct rows taken.
+    pub relations: Vec<(ObjectId, u64, u64)>,
+    /// Sources: id, epoch, ranges left, records taken.
+    pub sources: Vec<(ObjectId, u64, Vec<SplitRange>, u64)>,
+}
+
+impl Backfill {
+    /// Continues from a checkpoint.
+    pub fn resume(meta: &BackfillMeta) -> Self {
+        let relations = meta
+            .relations
+            .iter()
+            .map(|(id, epoch, done)| (*id, Pin::Relation { epoch: *epoch, snapshot: None, done: *done }));
+        let sources = meta.sources.iter().map(|(id, epoch, ranges, done)| {
+            (*id, Pin::Source { epoch: *epoch, ranges: ranges.clone(), done: *done })
+        });
+        let rows_done = meta.relations.iter().map(|r| r.2).chain(meta.sources.iter().map(|s| s.3)).sum();
+        Self { pins: relations.chain(sources).collect(), pinned: true, started: true, rows_done }
+    }
+
+    /// The position now.
+    pub fn meta(&self) -> BackfillMeta {
+        let mut meta = BackfillMeta::default();
+        for (id, pin) in &self.pins {
+            match pin {
+                Pin::Relation { epoch, done, .. } => meta.relations.push((*id, *epoch, *done)),
+                Pin::Source { epoch, ranges, done } => meta.sources.push((*id, *epoch, ranges.clone(), *done)),
+            }
+        }
+        meta
+    }
+
+    /// Epochs at which inputs are pinned.
+    pub fn epochs(&self) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
+        self.pins.iter().map(|(id, pin)| match pin {
+            Pin::Relation { epoch, .. } | Pin::Source { epoch, .. } => (*id, *epoch),
+        })
+    }
+
+    /// Relations whose pinned rows are not at hand yet.
+    pub fn missing(&self) -> Vec<(ObjectId, u64)> {
+        self.pins
+            .iter()
+            .filter_map(|(id, pin)| match pin {
+                Pin::Relation { epoch, snapshot: None, .. } => Some((*id, *epoch)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Rows taken and rows in all.
+    ///
+    /// # Errors
+    /// A pinned snapshot cannot be merged.
+    pub fn progress(&self) -> Result<(u64, u64)> {
+        let mut total = 0;
+        for (_, pin) in &self.pins {
+            total += match pin {
+                Pin::Relation { snapshot: Some(s), .. } => s.distinct_rows()? as u64,
+                Pin::Relation { snapshot: None, done, .. } => *done,
+                Pin::Source { ranges, done, .. } => *done + ranges.iter().map(|r| r.to - r.from).sum::<u64>(),
+            };
+        }
+        Ok((self.rows_done, total))
+    }
+
+    /// Takes the next step's input, `None` when everything has been taken.
+    ///
+    /// # Errors
+    /// A pinned snapshot cannot be read.
+    pub fn next(&mut self) -> Result<Option<(ObjectId, StepInput)>> {
+        for (id, pin) in &mut self.pins {
+            match pin {
+                Pin::Relation { snapshot: Some(snapshot), done, .. } => {
+                    let offset = usize::try_from(*done).unwrap_or(usize::MAX);
+                    let part = snapshot.slice(offset, BACKFILL_ROWS)?;
+                    let rows: usize = part.iter().map(crate::Delta::num_rows).sum();
+                    if rows > 0 {
+                        *done += rows as u64;
+                        return Ok(Some((*id, StepInput::Deltas(part))));
+                    }
+                }
+                Pin::Relation { snapshot: None, .. } => {}
+                Pin::Source { ranges, done, .. } => {
+                    ranges.retain(|r| r.from < r.to);
+                    if ranges.is_empty() {
+                        continue;
+                    }
+                    let share = (BACKFILL_ROWS as u64 / ranges.len() as u64).max(1);
+                    let mut part = Vec::with_capacity(ranges.len());
+                    for range in ranges.iter_mut() {
+                        let to = range.to.min(range.from + share);
+                        part.push(SplitRange { to, ..*range });
+                        *done += to - range.from;
+                        range.from = to;
+                    }
+                    return Ok(Some((*id, StepInput::Ranges(part))));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,403 @@
+//! Writes checkpoints: one sorted file and one manifest per tick.
+//!
+//! ```text
+//!   frozen state of all regions ─▶ one delta file ─▶ manifest n ─▶ (merge long lists) ─▶ garbage collection, log truncation
+//! ```
+//!
+//! A region that missed the tick keeps its older version; a producer keeps a version that is no later than any subscriber's, so that
+//! after a crash the runs in between can be computed again. A region without change gets its newer epoch for free.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+use levee_planner::catalog::Catalog;
+use levee_planner::plan::ObjectId;
+use levee_storage::StorageError;
+use levee_storage::checkpoint::{
+    CheckpointStore, Manifest, RegionVersion, Restore, VnodeSet, apply_merge, choose_versions, plan_merges,
+};
+use levee_storage::delta_file::{DeltaBuilder, StateKey};
+use levee_storage::log::Log;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::control::Event;
+use super::region::Frozen;
+use crate::dataflow::StateReader;
+use crate::{Result, RuntimeError};
+
+/// Operator id under which a relation's rows are stored.
+pub const RELATION_OPERATOR: u32 = u32::MAX;
+const PAYLOAD_VERSION: u32 = 1;
+
+/// A source's place as of a checkpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SourceState {
+    /// When it was created, microseconds since 1970.
+    pub created_us: i64,
+    /// Cut so far, per split.
+    pub offsets: Vec<u64>,
+}
+
+/// The coordinator's part of a manifest: the fold of the log up to `epoch`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Payload {
+    /// Newest epoch folded in.
+    pub epoch: u64,
+    /// Its timestamp.
+    pub timestamp_us: i64,
+    /// Catalog then.
+    pub catalog: Catalog,
+    /// Sources then.
+    pub sources: BTreeMap<ObjectId, SourceState>,
+}
+
+impl Payload {
+    fn encode(&self) -> Result<Vec<u8>> {
+        postcard::to_stdvec(&(PAYLOAD_VERSION, self)).map_err(|e| RuntimeError::internal(format!("checkpoint payload: {e}")))
+    }
+
+    /// Reads a manifest's payload.
+    ///
+    /// # Errors
+    /// Another version, or damaged.
+    pub fn decode(manifest: &Manifest) -> Result<Self> {
+        let file = || format!("manifest {}", manifest.number);
+        let (version, rest) = postcard::take_from_bytes::<u32>(&manifest.payload)
+            .map_err(|e| StorageError::corrupt(file(), format!("payload cannot be read: {e}")))?;
+        if version != PAYLOAD_VERSION {
+            return Err(StorageError::Version { file: file(), found: version, supported: PAYLOAD_VERSION.to_string() }.into());
+        }
+        let payload = postcard::from_bytes(rest)
+            .map_err(|e| StorageError::corrupt(file(), format!("payload cannot be read: {e}")))?;
+        Ok(payload)
+    }
+}
+
+/// What the checkpointer is asked.
+pub struct Job {
+    /// Epoch of the tick.
+    pub epoch: u64,
+    /// When it was handed over.
+    pub started: Instant,
+    /// Frozen state, per region in order.
+    pub frozen: Vec<Frozen>,
+    /// Regions whose newest version also holds at this epoch.
+    pub advance: BTreeMap<u32, u64>,
+    /// The earliest epoch that each region could be frozen at next.
+    pub floors: BTreeMap<u32, u64>,
+    /// Region → regions that read it.
+    pub subscribers: BTreeMap<u32, Vec<u32>>,
+    /// Existing regions.
+    pub live: BTreeSet<u32>,
+    /// Those that are tables: only the log can bring them forward.
+    pub tables: BTreeSet<u32>,
+    /// Epoch → log position.
+    pub log_seqs: BTreeMap<u64, u64>,
+    /// Coordinator's snapshot.
+    pub payload: Payload,
+}
+
+impl Job {
+    /// Asks for garbage collection only.
+    pub fn collect() -> Self {
+        Self {
+            epoch: 0,
+            started: now(),
+            frozen: Vec::new(),
+            advance: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            subscribers: BTreeMap::new(),
+            live: BTreeSet::new(),
+            tables: BTreeSet::new(),
+            log_seqs: BTreeMap::new(),
+            payload: Payload::default(),
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "durations for the status table only")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// A region's part that is now durable.
+#[derive(Debug)]
+pub struct Completed {
+    /// Region.
+    pub region: ObjectId,
+    /// Dataflow step frozen.
+    pub step_seq: Option<u64>,
+    /// Run position frozen.
+    pub relation_seq: u64,
+}
+
+/// A completed checkpoint.
+pub struct CheckpointDone {
+    /// The manifest.
+    pub manifest: Arc<Manifest>,
+    /// Newest version per region.
+    pub epochs: BTreeMap<u32, u64>,
+    /// Frozen parts that it holds.
+    pub frozen: Vec<Completed>,
+    /// The log is needed from after this epoch.
+    pub log_epoch: u64,
+    /// Epoch of the tick.
+    pub epoch: u64,
+    /// Bytes of the new delta file.
+    pub bytes: u64,
+    /// Time from tick to durable.
+    pub seconds: f64,
+    store: Arc<CheckpointStore>,
+}
+
+impl CheckpointDone {
+    /// A reader of a region's newest version.
+    pub fn reader(&self, region: ObjectId) -> Option<Arc<dyn StateReader>> {
+        let epoch = *self.epochs.get(&region.0)?;
+        let manifest = Arc::clone(&self.manifest);
+        Some(Arc::new(VersionReader { store: Arc::clone(&self.store), manifest, region, epoch, open: Mutex::new(None) }))
+    }
+}
+
+/// Reads one region's version; opens it at the first use, since only a failed task ever asks.
+struct VersionReader {
+    store: Arc<CheckpointStore>,
+    manifest: Arc<Manifest>,
+    region: ObjectId,
+    epoch: u64,
+    open: Mutex<Option<Arc<Restore>>>,
+}
+
+impl StateReader for VersionReader {
+    fn scan(
+        &self,
+        operator: u32,
+        vnodes: RangeInclusive<u8>,
+        f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let restore = {
+            let mut open = self.open.lock();
+            match &*open {
+                Some(restore) => Arc::clone(restore),
+                None => {
+                    let chosen = BTreeMap::from([(self.region.0, self.epoch)]);
+                    let restore = Arc::new(Restore::open(&self.store, &self.manifest, &chosen)?);
+                    *open = Some(Arc::clone(&restore));
+                    restore
+                }
+            }
+        };
+        scan(&restore, self.region, operator, vnodes, f)
+    }
+}
+
+/// Reads regions from an opened restore, shared by all regions at start.
+pub struct RestoredReader {
+    /// Opened versions.
+    pub restore: Arc<Restore>,
+    /// Region.
+    pub region: ObjectId,
+}
+
+impl StateReader for RestoredReader {
+    fn scan(
+        &self,
+        operator: u32,
+        vnodes: RangeInclusive<u8>,
+        f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        scan(&self.restore, self.region, operator, vnodes, f)
+    }
+}
+
+fn scan(
+    restore: &Restore,
+    region: ObjectId,
+    operator: u32,
+    vnodes: RangeInclusive<u8>,
+    f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    let set: VnodeSet = vnodes.collect();
+    restore.scan_region::<RuntimeError>(region.0, operator, Some(&set), f)
+}
+
+/// State of the checkpointer's thread.
+pub struct Checkpointer {
+    pub(super) store: Arc<CheckpointStore>,
+    pub(super) log: Arc<Log>,
+    pub(super) events: Sender<Event>,
+    /// The newest manifest's content, to build the next one on.
+    pub(super) current: Manifest,
+    /// The one before: the log is kept for it, in case the newest is found damaged.
+    pub(super) previous_log_seq: u64,
+    /// What a failed attempt could not make durable; it goes into the next.
+    pub(super) carried: Vec<Frozen>,
+}
+
+impl Checkpointer {
+    /// Serves until the sender is gone.
+    pub fn run(mut self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            if job.live.is_empty() && job.epoch == 0 {
+                self.collect();
+                continue;
+            }
+            let result = self.checkpoint(job);
+            if self.events.send(Event::Checkpoint(Box::new(result))).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn checkpoint(&mut self, mut job: Job) -> Result<CheckpointDone> {
+        let mut frozen = std::mem::take(&mut self.carried);
+        frozen.retain(|f| job.live.contains(&f.region.0));
+        frozen.append(&mut job.frozen);
+        match self.write(&job, &frozen) {
+            Ok((manifest, bytes, log_epoch)) => Ok(self.done(&job, frozen, manifest, bytes, log_epoch)),
+            Err(error) => {
+                self.carried = frozen;
+                Err(error)
+            }
+        }
+    }
+
+    fn done(&mut self, job: &Job, frozen: Vec<Frozen>, manifest: Manifest, bytes: u64, log_epoch: u64) -> CheckpointDone {
+        let epochs = manifest.regions.iter().filter_map(|(r, v)| Some((*r, v.last()?.epoch))).collect();
+        self.previous_log_seq = self.current.log_seq;
+        self.current = manifest.clone();
+        let completed = frozen
+            .into_iter()
+            .map(|f| Completed { region: f.region, step_seq: f.step_seq, relation_seq: f.relation_seq })
+            .collect();
+        CheckpointDone {
+            manifest: Arc::new(manifest),
+            epochs,
+            frozen: completed,
+            log_epoch,
+            epoch: job.epoch,
+            bytes,
+            seconds: job.started.elapsed().as_secs_f64(),
+            store: Arc::clone(&self.store),
+        }
+    }
+
+    fn write(&self, job: &Job, frozen: &[Frozen]) -> Result<(Manifest, u64, u64)> {
+        let mut builder = DeltaBuilder::new();
+        let mut wrote: BTreeSet<u32> = BTreeSet::new();
+        for part in frozen {
+            if append(&mut builder, part)? {
+                wrote.insert(part.region.0);
+            }
+        }
+        let file = if builder.is_empty() { None } else { Some(self.store.put_delta(builder)?) };
+        let mut next = self.current.clone();
+        next.number = self.store.next_manifest_number();
+        next.term = self.store.term();
+        next.regions.retain(|r, _| job.live.contains(r));
+        if let Some(file) = &file {
+            next.files.insert(file.id, file.clone());
+        }
+        // A region frozen twice (an attempt failed in between) has one version, at its newest epoch.
+        let newest: HashMap<u32, &Frozen> = frozen.iter().map(|f| (f.region.0, f)).collect();
+        for (region, part) in newest {
+            let versions = next.regions.entry(region).or_default();
+            let mut files = versions.last().map(|v| v.files.clone()).unwrap_or_default();
+            files.extend(file.as_ref().filter(|_| wrote.contains(&region)).map(|f| f.id));
+            push_version(versions, RegionVersion { epoch: part.epoch, files, meta: part.meta.clone() });
+        }
+        for (region, epoch) in &job.advance {
+            if let Some(versions) = next.regions.get_mut(region) {
+                if let Some(last) = versions.last().filter(|l| l.epoch < *epoch).cloned() {
+                    push_version(versions, RegionVersion { epoch: *epoch, ..last });
+                }
+            }
+        }
+        for plan in plan_merges(&next.regions, &next.files) {
+            let merged = self.store.merge(&plan)?;
+            apply_merge(&mut next.regions, &mut next.files, &plan, merged.as_ref());
+        }
+        let log_epoch = prune(&mut next, job);
+        next.retain_named_files();
+        next.log_seq = match job.log_seqs.range(log_epoch + 1..).next() {
+            Some((_, seq)) => *seq,
+            None => job.log_seqs.values().next_back().map_or(self.current.log_seq, |s| s + 1),
+        };
+        next.log_seq = next.log_seq.max(self.current.log_seq);
+        next.payload = job.payload.encode()?;
+        self.store.commit(&next)?;
+        Ok((next, file.map_or(0, |f| f.bytes), log_epoch))
+    }
+
+    /// Deletes what no retained manifest needs.
+    fn collect(&self) {
+        let result = self.store.gc(&[&self.current]).map(|_| ()).and_then(|()| self.log.truncate_before(self.previous_log_seq));
+        if let Err(error) = result {
+            tracing::warn!(%error, "garbage collection failed and is tried again");
+        }
+    }
+}
+
+/// Adds a region's frozen entries; answers whether there were any.
+fn append(builder: &mut DeltaBuilder, part: &Frozen) -> Result<bool> {
+    let before = builder.len();
+    let region = part.region.0;
+    for entry in &part.state.entries {
+        let (key, value) = part.state.get(entry);
+        let key = StateKey { region, operator: entry.operator, table: entry.table, vnode: entry.vnode, key };
+        match value {
+            Some(value) => builder.put(key, value),
+            None => builder.delete(key),
+        }
+    }
+    if let Some((snapshot, since)) = &part.relation {
+        snapshot.changes_since(*since, &mut |row, count| {
+            let key = StateKey { region, operator: RELATION_OPERATOR, table: 0, vnode: 0, key: row };
+            if count > 0 {
+                builder.put(key, &count.to_le_bytes());
+            } else {
+                builder.delete(key);
+            }
+        })?;
+    }
+    Ok(builder.len() > before)
+}
+
+fn push_version(versions: &mut Vec<RegionVersion>, version: RegionVersion) {
+    // A backfill's steps all have the same epoch.
+    if versions.last().is_some_and(|l| l.epoch >= version.epoch) {
+        versions.pop();
+    }
+    versions.push(version);
+}
+
+/// Keeps of each region the version that a restart would choose and the newest one; answers the epoch after which the log is
+/// needed.
+fn prune(next: &mut Manifest, job: &Job) -> u64 {
+    let mut regions = next.regions.clone();
+    for region in &job.live {
+        let versions = regions.entry(*region).or_default();
+        if versions.is_empty() && !job.tables.contains(region) {
+            let epoch = job.floors.get(region).copied().unwrap_or(0);
+            versions.push(RegionVersion { epoch, ..RegionVersion::default() });
+        }
+    }
+    let chosen = choose_versions(&regions, &job.subscribers);
+    for (region, versions) in &mut next.regions {
+        if let Some(&keep) = chosen.get(region) {
+            let newest = versions.last().map_or(keep, |v| v.epoch);
+            versions.retain(|v| v.epoch == keep || v.epoch == newest);
+        }
+    }
+    // A table without a version is replayed from its creation on: keep the log.
+    let unwritten = job.tables.iter().any(|t| !chosen.contains_key(t));
+    let oldest = chosen.iter().filter(|(r, _)| next.regions.contains_key(r)).map(|(_, e)| *e).min();
+    if unwritten {
+        return job.log_seqs.keys().next().map_or(0, |e| e - 1);
+    }
+    oldest.unwrap_or(job.payload.epoch).min(job.payload.epoch)
+}

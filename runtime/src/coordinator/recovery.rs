@@ -1,0 +1,245 @@
+//! Opening a data directory: the newest usable manifest, then the log.
+//!
+//! ```text
+//!   manifest n (or an older one, if n is damaged) ─▶ catalog, sources, each region at its chosen version
+//!   log from manifest.log_seq ─▶ the same epochs again, as if they were just cut
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use levee_planner::catalog::{Catalog, CatalogObject, ObjectKind};
+use levee_storage::StorageError;
+use levee_storage::checkpoint::{CheckpointStore, Manifest, Restore, choose_versions};
+use levee_storage::log::Log;
+
+use super::checkpointer::{Payload, RELATION_OPERATOR, RestoredReader};
+use super::control::Control;
+use super::record::{EPOCH_KIND, EpochRecord};
+use super::region::RegionMeta;
+use crate::dataflow::StateReader;
+use crate::relation::{Base, RowOrder};
+use crate::sources;
+use crate::{Delta, Result, RuntimeError};
+
+/// Rows decoded at a time.
+const DECODE_ROWS: usize = 8192;
+
+/// What recovery starts from.
+pub struct Found {
+    /// The manifest, if there is one.
+    pub manifest: Manifest,
+    /// Its payload.
+    pub payload: Payload,
+    /// Log position needed by the manifest before it, for falling back once more.
+    pub previous_log_seq: u64,
+}
+
+/// The newest manifest whose files are whole and from which the log goes on without a gap.
+///
+/// # Errors
+/// None is usable though something was there: says what is damaged and what to do.
+pub fn find(store: &CheckpointStore, log: &Log) -> Result<Found> {
+    let candidates = store.load_candidates()?;
+    let any = !candidates.is_empty();
+    let mut first_problem: Option<StorageError> = None;
+    for candidate in candidates {
+        let usable = candidate.manifest.and_then(|m| store.verify(&m).map(|()| m));
+        let manifest = match usable {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                tracing::warn!(manifest = candidate.number, %error, "a checkpoint cannot be used, trying an older one");
+                first_problem.get_or_insert(error);
+                continue;
+            }
+        };
+        if manifest.log_seq < log.first_seq() {
+            let reason = format!("needs the log from {}, which begins at {}", manifest.log_seq, log.first_seq());
+            tracing::warn!(manifest = candidate.number, reason, "a checkpoint cannot be used");
+            first_problem.get_or_insert(StorageError::corrupt(format!("manifest {}", candidate.number), reason));
+            continue;
+        }
+        let payload = Payload::decode(&manifest)?;
+        let previous_log_seq = manifest.log_seq;
+        return Ok(Found { manifest, payload, previous_log_seq });
+    }
+    // Without any checkpoint the whole log must be there.
+    let whole_log = log.first_seq() <= 1;
+    match first_problem {
+        None if !any && whole_log => {}
+        Some(_) | None if whole_log => {
+            tracing::warn!("no checkpoint can be used, replaying the whole log");
+        }
+        problem => {
+            let problem = problem
+                .unwrap_or_else(|| StorageError::corrupt("the checkpoints", "there is none, but the log has been cut"));
+            return Err(RuntimeError::User {
+                code: "XX001",
+                message: format!("cannot start: {problem}, and the log does not reach back to an older checkpoint"),
+                hint: Some("Restore the data directory and the checkpoint location from a backup.".to_owned()),
+            });
+        }
+    }
+    Ok(Found { manifest: Manifest::default(), payload: Payload::default(), previous_log_seq: 0 })
+}
+
+/// Rebuilds the coordinator's state from `found`.
+///
+/// # Errors
+/// A region's state cannot be read.
+pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Found) -> Result<()> {
+    let started = Instant::now();
+    let payload = &found.payload;
+    control.catalog = Arc::new(payload.catalog.clone());
+    control.cut = payload.epoch;
+    control.catalog_epoch = payload.epoch;
+    control.timeline.push(payload.epoch, payload.timestamp_us, found.manifest.log_seq.saturating_sub(1));
+    let subscribers = subscribers(&payload.catalog);
+    let chosen = choose_versions(&found.manifest.regions, &subscribers);
+    control.stops = chosen.values().copied().collect::<BTreeSet<u64>>();
+    let opened = Arc::new(Restore::open(store, &found.manifest, &chosen)?);
+    for object in payload.catalog.objects() {
+        match &object.kind {
+            ObjectKind::View(_) => {}
+            ObjectKind::Source(def) => {
+                let driver = sources::driver(&def.connector, &def.options)?;
+                let state = payload.sources.get(&object.id);
+                let offsets = state.map_or_else(|| driver.start(), |s| s.offsets.clone());
+                control.add_source(object.id, driver, state.map_or(payload.timestamp_us, |s| s.created_us), offsets);
+            }
+            _ => restore_region(control, object, &opened, &found.manifest, chosen.get(&object.id.0).copied())?,
+        }
+    }
+    tracing::info!(
+        manifest = found.manifest.number,
+        epoch = payload.epoch,
+        regions = chosen.len(),
+        ms = started.elapsed().as_millis() as u64,
+        "checkpoint restored"
+    );
+    Ok(())
+}
+
+fn restore_region(
+    control: &mut Control,
+    object: &CatalogObject,
+    opened: &Arc<Restore>,
+    manifest: &Manifest,
+    epoch: Option<u64>,
+) -> Result<()> {
+    let version = epoch.and_then(|e| manifest.version(object.id.0, e));
+    let Some(version) = version else {
+        // Never checkpointed: a table begins empty before the log's first epoch, a view is built anew.
+        return control.add_region(object, Base::default(), None, None, 0);
+    };
+    let meta: RegionMeta = postcard::from_bytes(&version.meta)
+        .map_err(|e| StorageError::corrupt(format!("manifest {}", manifest.number), format!("region notes: {e}")))?;
+    let base = match &object.kind {
+        ObjectKind::Sink(_) => Base { epoch: version.epoch, ..Base::default() },
+        _ => load_relation(object, opened, version.epoch)?,
+    };
+    let reader: Arc<dyn StateReader> =
+        Arc::new(RestoredReader { restore: Arc::clone(opened), region: object.id });
+    control.stops.extend(meta.starts.iter().map(|(_, e)| *e));
+    let state = object.stream_plan().map(|_| Arc::clone(&reader));
+    control.add_region(object, base, state, Some(meta), version.epoch)?;
+    if let Some(region) = control.regions.get_mut(&object.id) {
+        region.completed_epoch = Some(version.epoch);
+        region.dirty = false;
+    }
+    Ok(())
+}
+
+/// Reads a relation's rows back into a base.
+fn load_relation(object: &CatalogObject, opened: &Restore, epoch: u64) -> Result<Base> {
+    let order = RowOrder::new(Arc::clone(object.schema()), super::control::storage_key(object))?;
+    let mut parts: Vec<Delta> = Vec::new();
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut ends: Vec<usize> = Vec::new();
+    let mut counts: Vec<i64> = Vec::new();
+    let mut flush = |bytes: &mut Vec<u8>, ends: &mut Vec<usize>, counts: &mut Vec<i64>| -> Result<()> {
+        if !ends.is_empty() {
+            let starts = std::iter::once(0).chain(ends.iter().copied());
+            let batch = order.decode(starts.zip(ends.iter()).map(|(s, e)| &bytes[s..*e]))?;
+            parts.push(Delta::new(batch, std::mem::take(counts)));
+        }
+        bytes.clear();
+        ends.clear();
+        Ok(())
+    };
+    opened.scan_region::<RuntimeError>(object.id.0, RELATION_OPERATOR, None, |_, _, key, value| {
+        let count = value
+            .try_into()
+            .map(i64::from_le_bytes)
+            .map_err(|_| StorageError::corrupt("a checkpoint", "a row's multiplicity has another length"))?;
+        bytes.extend_from_slice(key);
+        ends.push(bytes.len());
+        counts.push(count);
+        if ends.len() == DECODE_ROWS {
+            flush(&mut bytes, &mut ends, &mut counts)?;
+        }
+        Ok(())
+    })?;
+    flush(&mut bytes, &mut ends, &mut counts)?;
+    Base::from_sorted(&order, epoch, &parts)
+}
+
+/// Feeds the log's epochs after the manifest's needs into the coordinator; answers the newest one and its timestamp.
+///
+/// # Errors
+/// The log is damaged.
+pub fn replay(control: &mut Control, log: &Log, found: &Found) -> Result<(u64, i64)> {
+    let mut newest = (found.payload.epoch, found.payload.timestamp_us);
+    let from = found.manifest.log_seq.max(log.first_seq());
+    let mut epochs = 0_u64;
+    for record in log.read_from(from)? {
+        let record = record?;
+        if record.kind != EPOCH_KIND {
+            let reason = format!("record {} is of unknown kind {}", record.seq, record.kind);
+            return Err(StorageError::corrupt("the log", reason).into());
+        }
+        let epoch = EpochRecord::decode(&record.payload)?;
+        newest = (newest.0.max(epoch.epoch), newest.1.max(epoch.timestamp_us));
+        control.on_epoch(&epoch, record.seq);
+        epochs += 1;
+    }
+    control.cut = newest.0;
+    tracing::info!(epochs, epoch = newest.0, "log replayed");
+    Ok(newest)
+}
+
+/// Region → regions that read it, from the catalog.
+pub fn subscribers(catalog: &Catalog) -> BTreeMap<u32, Vec<u32>> {
+    let mut out: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for object in catalog.objects() {
+        for input in object.stream_plan().map(levee_planner::plan::StreamPlan::inputs).unwrap_or_default() {
+            out.entry(input.0).or_default().push(object.id.0);
+        }
+    }
+    out
+}
+
+/// Makes a directory.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_dir(dir: &Path) -> Result<()> {
+    let io = |e| StorageError::from_io(e, format!("creating {}", dir.display()));
+    Ok(std::fs::create_dir_all(dir).map_err(io)?)
+}
+
+/// Empties a directory of scratch files.
+///
+/// # Errors
+/// It cannot be emptied or made.
+pub fn clear_dir(dir: &Path) -> Result<()> {
+    let io = |e| StorageError::from_io(e, format!("clearing {}", dir.display()));
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).map_err(io)?;
+    }
+    std::fs::create_dir_all(dir).map_err(io)?;
+    Ok(())
+}
+

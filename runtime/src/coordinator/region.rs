@@ -1,0 +1,282 @@
+//! What the coordinator knows of one region, and how it chooses the region's next step.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use levee_planner::plan::ObjectId;
+use serde::{Deserialize, Serialize};
+
+use super::backfill::{Backfill, BackfillMeta};
+use crate::dataflow::{Region, StateDelta};
+use crate::operators::StreamError;
+use crate::relation::{Relation, RelationSnapshot};
+
+/// Steps that a region may have under way: one being finished while the next one starts.
+pub const IN_FLIGHT_MAX: usize = 2;
+
+/// Distinct failed expressions that a region remembers.
+const ERRORS_MAX: usize = 1000;
+
+/// What a region is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionKind {
+    /// A table: its writes are consolidated by the committing clients, so its steps need no dataflow.
+    Table,
+    /// A materialized view.
+    View,
+    /// A sink.
+    Sink,
+}
+
+/// A step under way.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Position in the region's life.
+    pub seq: u64,
+    /// Start (exclusive).
+    pub from: u64,
+    /// Last epoch.
+    pub to: u64,
+    /// The backfill's position after the step, for checkpoints.
+    pub backfill: Option<BackfillMeta>,
+    /// A backfill step.
+    pub is_backfill: bool,
+    /// Rows that the backfill has read after this step.
+    pub backfill_rows: u64,
+    /// Ends in a freeze.
+    pub checkpoint: bool,
+}
+
+/// A region's frozen state, on its way into a checkpoint.
+#[derive(Debug)]
+pub struct Frozen {
+    /// Region.
+    pub region: ObjectId,
+    /// Complete through this epoch.
+    pub epoch: u64,
+    /// Dataflow step after which it was frozen; `None` for a table.
+    pub step_seq: Option<u64>,
+    /// Operators' entries.
+    pub state: StateDelta,
+    /// The relation then, and the run position after which its changes count.
+    pub relation: Option<(RelationSnapshot, u64)>,
+    /// Run position then.
+    pub relation_seq: u64,
+    /// Encoded [`RegionMeta`].
+    pub meta: Vec<u8>,
+}
+
+/// A region's own notes in the manifest.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RegionMeta {
+    /// Changes of each input count after this epoch.
+    pub starts: Vec<(ObjectId, u64)>,
+    /// Still building.
+    pub backfill: Option<BackfillMeta>,
+    /// Rows emitted by the root so far.
+    pub rows_out: u64,
+    /// Checksum of the emitted Z-set so far.
+    pub checksum: u64,
+    /// Steps taken.
+    pub steps: u64,
+    /// Failed expressions: expression, message, rows, last epoch.
+    pub errors: Vec<(String, String, u64, u64)>,
+}
+
+/// The coordinator's view of one region.
+pub struct RegionCtl {
+    /// The object.
+    pub id: ObjectId,
+    /// Its name.
+    pub name: String,
+    /// Kind.
+    pub kind: RegionKind,
+    /// Objects read.
+    pub inputs: Vec<ObjectId>,
+    /// Tasks; tables have none.
+    pub dataflow: Option<Region>,
+    /// Rows; sinks have none.
+    pub relation: Option<Arc<Relation>>,
+    /// Next step's position.
+    pub next_seq: u64,
+    /// Epochs up to here are submitted, or brought nothing.
+    pub submitted: u64,
+    /// Epochs up to here are complete.
+    pub frontier: u64,
+    /// Steps under way, oldest first.
+    pub in_flight: VecDeque<InFlight>,
+    /// Changes of each input count after this epoch.
+    pub starts: HashMap<ObjectId, u64>,
+    /// Building.
+    pub backfill: Option<Backfill>,
+    /// Freeze when this epoch is reached.
+    pub checkpoint_target: Option<u64>,
+    /// Something has changed since the last freeze.
+    pub dirty: bool,
+    /// Run position of the last freeze.
+    pub frozen_relation_seq: u64,
+    /// Epoch of the newest completed checkpoint.
+    pub completed_epoch: Option<u64>,
+    /// Dataflow step of the newest completed checkpoint.
+    pub completed_seq: Option<u64>,
+    /// Run position of the newest completed checkpoint.
+    pub completed_relation_seq: u64,
+    /// Why it stopped.
+    pub failed: Option<String>,
+    /// Stop at the first failed expression.
+    pub stop_on_error: bool,
+    /// Counters.
+    pub meta: RegionMeta,
+}
+
+impl RegionCtl {
+    /// Complete and readable.
+    pub fn visible(&self) -> bool {
+        self.backfill.is_none() && self.starts.values().all(|&s| self.frontier >= s)
+    }
+
+    /// Adds failed expressions to the counters.
+    pub fn count_errors(&mut self, epoch: u64, errors: &[StreamError]) {
+        for e in errors {
+            let known = self.meta.errors.iter().position(|(x, m, ..)| *x == e.expression && *m == e.message);
+            if let Some((_, _, rows, last)) = known.and_then(|i| self.meta.errors.get_mut(i)) {
+                *rows += e.rows;
+                *last = epoch;
+            } else if self.meta.errors.len() < ERRORS_MAX {
+                self.meta.errors.push((e.expression.clone(), e.message.clone(), e.rows, epoch));
+            }
+        }
+    }
+
+    /// Notes for the manifest.
+    pub fn encode_meta(&mut self, backfill: Option<BackfillMeta>) -> Vec<u8> {
+        self.meta.starts = self.starts.iter().map(|(k, v)| (*k, *v)).collect();
+        self.meta.starts.sort_unstable();
+        self.meta.backfill = backfill;
+        postcard::to_stdvec(&self.meta).unwrap_or_default()
+    }
+}
+
+/// The end of the next step of a region that has taken everything up to `submitted` and could go up to `limit`, given the epochs
+/// in between that changed something (`changed`, ascending, not empty) with their row counts.
+///
+/// A region that keeps up steps at each changed epoch. One that lags takes longer steps that end at the most power-of-two-aligned
+/// epoch in reach, so that any set of lagging regions has common boundaries; a step of more than `rows_max` rows is cut at a
+/// less aligned one. No step passes an epoch of `stops`, at which some reader or checkpoint needs a boundary.
+pub fn choose_step(submitted: u64, limit: u64, changed: &[(u64, usize)], stops: &BTreeSet<u64>, rows_max: usize) -> u64 {
+    let limit = stops.range(submitted + 1..=limit).next().map_or(limit, |&s| s.min(limit));
+    let Some(&(first, _)) = changed.first().filter(|(e, _)| *e <= limit) else { return limit };
+    let last = changed.iter().rev().map(|c| c.0).find(|&e| e <= limit).unwrap_or(first);
+    let mut reach = last;
+    loop {
+        let end = most_aligned(first - 1, reach);
+        let rows: usize = changed.iter().filter(|(e, _)| *e <= end).map(|(_, n)| n).sum();
+        if end == first || rows <= rows_max {
+            return end;
+        }
+        reach = end - 1;
+    }
+}
+
+/// The number in `(above, reach]` that is divisible by the highest power of two.
+fn most_aligned(above: u64, reach: u64) -> u64 {
+    debug_assert!(above < reach);
+    // The highest bit in which the two differ: clearing all lower bits of `reach` still leaves it above `above`.
+    let k = 63 - (above ^ reach).leading_zeros();
+    (reach >> k) << k
+}
+
+/// The newest epoch at which all of `relations` have a boundary and are complete.
+pub fn common_boundary(relations: &[Arc<Relation>]) -> u64 {
+    let mut epoch = relations.iter().map(|r| r.frontier()).min().unwrap_or(0);
+    loop {
+        let next = relations.iter().map(|r| r.boundary(epoch)).min().unwrap_or(epoch);
+        if next == epoch {
+            return epoch;
+        }
+        epoch = next;
+    }
+}
+
+/// Epochs with their timestamps and log positions, as far back as anything may need them.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    entries: BTreeMap<u64, (i64, u64)>,
+}
+
+impl Timeline {
+    /// Adds an epoch.
+    pub fn push(&mut self, epoch: u64, timestamp_us: i64, seq: u64) {
+        self.entries.insert(epoch, (timestamp_us, seq));
+    }
+
+    /// The timestamp of the newest epoch ≤ `epoch`.
+    pub fn timestamp_us(&self, epoch: u64) -> i64 {
+        self.entries.range(..=epoch).next_back().map_or(0, |(_, (t, _))| *t)
+    }
+
+    /// The log position of the first epoch after `epoch`.
+    pub fn seq_after(&self, epoch: u64) -> Option<u64> {
+        self.entries.range(epoch + 1..).next().map(|(_, (_, s))| *s)
+    }
+
+    /// Log positions of all epochs held.
+    pub fn seqs(&self) -> BTreeMap<u64, u64> {
+        self.entries.iter().map(|(e, (_, s))| (*e, *s)).collect()
+    }
+
+    /// Forgets epochs before `epoch`, but not the last one.
+    pub fn forget_before(&mut self, epoch: u64) {
+        let newest = self.entries.keys().next_back().copied().unwrap_or(0);
+        self.entries = self.entries.split_off(&epoch.min(newest));
+    }
+
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_that_keeps_up_steps_each_changed_epoch() {
+        let none = BTreeSet::new();
+        assert_eq!(choose_step(10, 11, &[(11, 5)], &none, 1000), 11);
+        assert_eq!(choose_step(10, 14, &[(13, 5)], &none, 1000), 13);
+    }
+
+    #[test]
+    fn a_lagging_region_ends_at_aligned_epochs() {
+        let none = BTreeSet::new();
+        let changed: Vec<_> = (6..=14).map(|e| (e, 1)).collect();
+        assert_eq!(choose_step(5, 14, &changed, &none, 1000), 8);
+        assert_eq!(choose_step(8, 14, &changed[3..], &none, 1000), 12);
+        assert_eq!(choose_step(5, 14, &changed, &none, 2), 6);
+        assert_eq!(choose_step(5, 14, &changed, &none, 0), 6);
+    }
+
+    #[test]
+    fn no_step_passes_a_stop() {
+        let stops = BTreeSet::from([7]);
+        let changed: Vec<_> = (6..=14).map(|e| (e, 1)).collect();
+        assert!(choose_step(5, 14, &changed, &stops, 1000) <= 7);
+    }
+
+    /// Two regions that lag differently still share boundaries: simulate both and compare.
+    #[test]
+    fn boundaries_of_lagging_regions_meet() {
+        let none = BTreeSet::new();
+        let changed: Vec<(u64, usize)> = (1..=1000).map(|e| (e, 1)).collect();
+        let run = |lag: u64| {
+            let (mut at, mut ends) = (0, BTreeSet::from([0]));
+            while at < 1000 {
+                let limit = (at + lag).min(1000);
+                let rest: Vec<_> = changed.iter().copied().filter(|(e, _)| *e > at && *e <= limit).collect();
+                at = choose_step(at, limit, &rest, &none, usize::MAX);
+                ends.insert(at);
+            }
+            ends
+        };
+        let (a, b) = (run(37), run(90));
+        assert!(a.intersection(&b).count() >= 8, "{a:?} {b:?}");
+    }
+}

@@ -1,0 +1,237 @@
+//! The sequencer: resolves commits, cuts epochs, makes them durable.
+//!
+//! ```text
+//!   commit ─┐                 ┌─ conflict? ─▶ answer 40001 / retry
+//!   commit ─┼─▶ one epoch ────┤
+//!   cut    ─┘   (whatever     └─ append + fsync ─▶ answer clients ─▶ barrier to the coordinator
+//!               waited)
+//! ```
+//!
+//! One thread owns the log's end. While it syncs, requests gather, so a busy system commits in groups without a timer. It is a
+//! resolver for first-committer-wins: it remembers the epoch of each key's last write for a bounded window.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use levee_planner::catalog::{Catalog, CatalogOp};
+use levee_planner::plan::ObjectId;
+use levee_storage::StorageError;
+use levee_storage::log::Log;
+use parking_lot::RwLock;
+use tokio::sync::oneshot;
+
+use super::CommitAck;
+use super::clock::Clock;
+use super::control::Event;
+use super::record::{EPOCH_KIND, EpochRecord};
+use crate::sources::SplitRange;
+use crate::{Delta, Result, RuntimeError};
+
+/// Keys remembered before the window moves up; about 200 MB.
+const KEYS_MAX: usize = 4_000_000;
+/// Rows after which an epoch takes no further waiting commits.
+const EPOCH_ROWS_MAX: usize = 65_536;
+
+/// What the sequencer is asked.
+pub enum Request {
+    /// A transaction.
+    Commit(Commit),
+    /// Catalog changes bound against `expected`.
+    Ddl {
+        /// The catalog that the statement was bound against; `None`: whatever is current.
+        expected: Option<Arc<Catalog>>,
+        /// Changes.
+        ops: Vec<CatalogOp>,
+        /// Answer: the epoch.
+        reply: oneshot::Sender<Result<u64>>,
+    },
+    /// Source ranges to put into an epoch.
+    Cut(Vec<(ObjectId, Vec<SplitRange>)>),
+    /// End the thread.
+    Stop,
+}
+
+/// A transaction as the resolver sees it.
+pub struct Commit {
+    /// Epoch read.
+    pub snapshot_epoch: u64,
+    /// Hashes of keys written.
+    pub keys: Vec<u128>,
+    /// Consolidated writes.
+    pub writes: Vec<(ObjectId, Delta)>,
+    /// Answer.
+    pub reply: oneshot::Sender<Result<CommitAck>>,
+}
+
+/// State of the sequencer's thread.
+pub struct Sequencer {
+    pub(super) log: Arc<Log>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) epoch: u64,
+    pub(super) timestamp_us: i64,
+    pub(super) catalog: Arc<RwLock<Arc<Catalog>>>,
+    pub(super) events: Sender<Event>,
+    pub(super) last_write: HashMap<u128, u64>,
+    /// Writes up to this epoch have been forgotten: an older snapshot cannot be judged.
+    pub(super) window_start: u64,
+}
+
+impl Sequencer {
+    /// Serves until [`Request::Stop`] or until all senders are gone.
+    pub fn run(mut self, requests: &Receiver<Request>) {
+        while let Ok(first) = requests.recv() {
+            let mut commits = Vec::new();
+            let mut ranges = Vec::new();
+            let mut rows = 0;
+            let mut next = Some(first);
+            loop {
+                let request = match next.take() {
+                    Some(request) => request,
+                    None if rows >= EPOCH_ROWS_MAX => break,
+                    None => match requests.try_recv() {
+                        Ok(request) => request,
+                        Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                    },
+                };
+                match request {
+                    Request::Commit(commit) => {
+                        rows += commit.writes.iter().map(|(_, d)| d.num_rows()).sum::<usize>();
+                        commits.push(commit);
+                    }
+                    Request::Cut(cut) => ranges.extend(cut),
+                    Request::Ddl { expected, ops, reply } => {
+                        self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut ranges));
+                        self.ddl(expected.as_ref(), ops, reply);
+                    }
+                    Request::Stop => {
+                        self.write_epoch(commits, ranges);
+                        return;
+                    }
+                }
+            }
+            self.write_epoch(commits, ranges);
+        }
+    }
+
+    fn write_epoch(&mut self, commits: Vec<Commit>, ranges: Vec<(ObjectId, Vec<SplitRange>)>) {
+        if commits.is_empty() && ranges.is_empty() {
+            return;
+        }
+        let epoch = self.epoch + 1;
+        let mut accepted = Vec::with_capacity(commits.len());
+        let mut keys: HashMap<u128, u64> = HashMap::new();
+        let mut writes = Vec::new();
+        let catalog = Arc::clone(&self.catalog.read());
+        for commit in commits {
+            if let Some((gone, _)) = commit.writes.iter().find(|(id, _)| catalog.get(*id).is_none()) {
+                answer(commit.reply, Err(RuntimeError::NoObject(*gone)));
+                continue;
+            }
+            let late = |k: &u128| {
+                keys.contains_key(k) || self.last_write.get(k).is_some_and(|&e| e > commit.snapshot_epoch)
+            };
+            let unknown = !commit.keys.is_empty() && commit.snapshot_epoch < self.window_start;
+            if unknown || commit.keys.iter().any(late) {
+                answer(commit.reply, Err(RuntimeError::Conflict));
+                continue;
+            }
+            keys.extend(commit.keys.iter().map(|k| (*k, epoch)));
+            writes.extend(commit.writes);
+            accepted.push(commit.reply);
+        }
+        if accepted.is_empty() && ranges.is_empty() {
+            return;
+        }
+        let cut = !ranges.is_empty();
+        match self.append(EpochRecord { ranges, writes, ..EpochRecord::default() }) {
+            Ok((record, seq)) => {
+                self.last_write.extend(keys);
+                if self.last_write.len() > KEYS_MAX {
+                    self.last_write = HashMap::new();
+                    self.window_start = record.epoch;
+                }
+                fail::fail_point!("commit::durable");
+                send(&self.events, Event::Epoch { record: Arc::new(record), seq });
+                for reply in accepted {
+                    answer(reply, Ok(CommitAck { epoch }));
+                }
+            }
+            Err(error) => {
+                let full = is_full(&error);
+                tracing::warn!(%error, "an epoch could not be made durable");
+                let mut error = Some(error);
+                for reply in accepted {
+                    answer(reply, Err(again(&mut error, full)));
+                }
+                if cut {
+                    send(&self.events, Event::CutFailed);
+                }
+            }
+        }
+    }
+
+    fn ddl(&mut self, expected: Option<&Arc<Catalog>>, ops: Vec<CatalogOp>, reply: oneshot::Sender<Result<u64>>) {
+        let current = Arc::clone(&self.catalog.read());
+        if expected.is_some_and(|e| !Arc::ptr_eq(e, &current)) {
+            answer(reply, Err(RuntimeError::Conflict));
+            return;
+        }
+        let result = self.append(EpochRecord { ops, ..EpochRecord::default() }).map(|(record, seq)| {
+            fail::fail_point!("ddl::apply");
+            let mut catalog = Catalog::clone(&current);
+            for op in &record.ops {
+                catalog.apply(op);
+            }
+            *self.catalog.write() = Arc::new(catalog);
+            let epoch = record.epoch;
+            send(&self.events, Event::Epoch { record: Arc::new(record), seq });
+            epoch
+        });
+        answer(reply, result);
+    }
+
+    fn append(&mut self, mut record: EpochRecord) -> Result<(EpochRecord, u64)> {
+        record.epoch = self.epoch + 1;
+        record.timestamp_us = self.clock.now_us().max(self.timestamp_us + 1);
+        let bytes = record.encode()?;
+        let seq = self.log.append_sync(&[(EPOCH_KIND, &bytes)]).map_err(|e| match e {
+            e @ StorageError::Full { .. } => RuntimeError::StorageFull(e),
+            e => RuntimeError::Storage(e),
+        })?;
+        self.epoch = record.epoch;
+        self.timestamp_us = record.timestamp_us;
+        Ok((record, seq))
+    }
+}
+
+fn is_full(error: &RuntimeError) -> bool {
+    matches!(error, RuntimeError::StorageFull(_))
+}
+
+/// The first client gets the error itself, the others one of the same kind.
+fn again(error: &mut Option<RuntimeError>, full: bool) -> RuntimeError {
+    error.take().unwrap_or_else(|| {
+        if full {
+            RuntimeError::User {
+                code: "53100",
+                message: "could not write to the log: no space left on device".to_owned(),
+                hint: Some("Free disk space; reads go on meanwhile.".to_owned()),
+            }
+        } else {
+            RuntimeError::user("58030", "could not write to the log")
+        }
+    })
+}
+
+fn answer<T>(reply: oneshot::Sender<Result<T>>, result: Result<T>) {
+    if reply.send(result).is_err() {
+        tracing::debug!("a client went away before its answer");
+    }
+}
+
+fn send(events: &Sender<Event>, event: Event) {
+    if events.send(event).is_err() {
+        tracing::debug!("the coordinator has stopped");
+    }
+}

@@ -1,0 +1,148 @@
+//! Rows of `levee_catalog`, as the coordinator knows them.
+
+use super::StatusRow;
+use super::control::Control;
+use super::region::{RegionCtl, RegionKind};
+
+fn text(value: impl ToString) -> Option<String> {
+    Some(value.to_string())
+}
+
+impl Control {
+    /// Rows of one status table; unknown names have none.
+    pub(super) fn status(&self, name: &str) -> Vec<StatusRow> {
+        match name {
+            "jobs" => self.regions.values().map(|r| self.job_row(r)).collect(),
+            "regions" => self.regions.values().map(|r| self.region_row(r)).collect(),
+            "tasks" => self.regions.values().flat_map(task_rows).collect(),
+            "epochs" => self.epoch_rows(),
+            "checkpoints" => self.checkpoint_rows(),
+            "ddl_progress" => self.regions.values().filter_map(|r| self.progress_row(r)).collect(),
+            "stream_errors" => self.regions.values().flat_map(error_rows).collect(),
+            "sources" => self.source_rows(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A job is finished when all its sources have ended and it has taken everything.
+    fn finished(&self, region: &RegionCtl) -> bool {
+        let mut sources = region.inputs.iter().filter_map(|i| self.sources.get(i)).peekable();
+        let bounded = sources.peek().is_some();
+        let ended = sources.all(|s| s.driver.finished(&s.offsets));
+        let upstream = region.inputs.iter().filter_map(|i| self.regions.get(i)).all(|u| self.finished(u));
+        let only_relations = !bounded && !region.inputs.is_empty() && region.kind != RegionKind::Table;
+        (bounded || only_relations) && ended && upstream && region.visible() && region.frontier >= self.cut
+    }
+
+    fn job_row(&self, r: &RegionCtl) -> StatusRow {
+        let kind = match r.kind {
+            RegionKind::Table => "table",
+            RegionKind::View => "materialized view",
+            RegionKind::Sink => "sink",
+        };
+        let state = match (&r.failed, r.visible()) {
+            (Some(reason), _) => format!("failed: {reason}"),
+            (None, false) => "building".to_owned(),
+            (None, true) => "running".to_owned(),
+        };
+        vec![
+            text(r.id),
+            text(&r.name),
+            text(kind),
+            Some(state),
+            text(r.frontier),
+            text(r.meta.rows_out),
+            text(r.meta.checksum as i64),
+            text(self.finished(r)),
+        ]
+    }
+
+    fn region_row(&self, r: &RegionCtl) -> StatusRow {
+        let (runs, rows, bytes) = r.relation.as_ref().map_or((0, 0, 0), |rel| rel.stats());
+        vec![
+            text(r.id),
+            text(&r.name),
+            text(r.frontier),
+            r.completed_epoch.map(|e| e.to_string()),
+            text(self.cut.saturating_sub(r.frontier)),
+            text(r.meta.steps),
+            text(runs),
+            text(rows),
+            text(bytes),
+            text(r.dataflow.as_ref().map_or(0, crate::dataflow::Region::state_bytes)),
+        ]
+    }
+
+    fn progress_row(&self, r: &RegionCtl) -> Option<StatusRow> {
+        if r.visible() || r.failed.is_some() {
+            return None;
+        }
+        let (done, total) = match &r.backfill {
+            Some(backfill) => backfill.progress().unwrap_or((backfill.rows_done, backfill.rows_done)),
+            None => (1, 1),
+        };
+        let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
+        let statement = self.catalog.get(r.id).map(|o| o.definition.clone());
+        Some(vec![text(r.id), text(&r.name), statement, text(format!("{:.1}%", share * 100.0)), text(done), text(total)])
+    }
+
+    fn epoch_rows(&self) -> Vec<StatusRow> {
+        let epochs = self.shared.epochs.lock();
+        epochs.iter().rev().map(|e| vec![text(e.epoch), text(e.timestamp_us), text(e.tables), text(e.rows)]).collect()
+    }
+
+    fn checkpoint_rows(&self) -> Vec<StatusRow> {
+        let checkpoints = self.shared.checkpoints.lock();
+        let row = |c: &super::shared::CheckpointInfo| {
+            vec![text(c.number), text(c.epoch), text(c.regions), text(c.files), text(c.bytes), text(c.seconds)]
+        };
+        checkpoints.iter().rev().map(row).collect()
+    }
+
+    fn source_rows(&self) -> Vec<StatusRow> {
+        let mut rows = Vec::new();
+        for (id, source) in &self.sources {
+            let object = self.catalog.get(*id);
+            let connector = object.and_then(|o| match &o.kind {
+                levee_planner::catalog::ObjectKind::Source(s) => Some(s.connector.clone()),
+                _ => None,
+            });
+            let finished = source.driver.finished(&source.offsets);
+            for (split, offset) in source.offsets.iter().enumerate() {
+                rows.push(vec![
+                    text(id),
+                    object.map(|o| o.name.clone()),
+                    connector.clone(),
+                    text(split),
+                    text(offset),
+                    text(finished),
+                ]);
+            }
+        }
+        rows
+    }
+}
+
+fn task_rows(r: &RegionCtl) -> Vec<StatusRow> {
+    let tasks = r.dataflow.as_ref().map(crate::dataflow::Region::tasks).unwrap_or_default();
+    let row = |t: crate::dataflow::TaskInfo| {
+        vec![
+            text(r.id),
+            text(t.fragment),
+            text(t.task),
+            text(t.incarnation),
+            text(t.epoch),
+            text(t.rows_in),
+            text(t.rows_out),
+            text(t.state_bytes),
+        ]
+    };
+    tasks.into_iter().map(row).collect()
+}
+
+fn error_rows(r: &RegionCtl) -> Vec<StatusRow> {
+    let row = |(expression, message, rows, epoch): &(String, String, u64, u64)| {
+        vec![text(r.id), text(&r.name), text(expression), text(message), text(rows), text(epoch)]
+    };
+    r.meta.errors.iter().map(row).collect()
+}
