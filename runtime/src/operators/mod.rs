@@ -23,12 +23,12 @@ mod codec;
 pub mod columns;
 pub mod eval;
 pub mod fault;
-//JOIN pub mod join;
+pub mod join;
 mod keys;
 pub mod map;
 mod ordered;
 pub mod pass;
-//TOPN pub mod topn;
+pub mod topn;
 
 #[cfg(test)]
 mod tests;
@@ -182,7 +182,42 @@ fn plain(node: &StreamNode, inputs: &[SchemaRef], ctx: &OperatorContext) -> Resu
             &node.schema,
             ctx,
         )?),
-        StreamOp::Join { .. } | StreamOp::TopN { .. } => return Err(RuntimeError::internal("not built yet")),
+        StreamOp::Join {
+            kind,
+            left_keys,
+            right_keys,
+            null_equals_null,
+            filter,
+        } => Box::new(join::Join::new(
+            &join::JoinPlan {
+                kind: *kind,
+                left_keys: left_keys.clone(),
+                right_keys: right_keys.clone(),
+                null_equals_null: *null_equals_null,
+            },
+            filter.as_ref(),
+            input(0)?,
+            input(1)?,
+            &node.schema,
+        )?),
+        StreamOp::TopN {
+            partition_by,
+            order_by,
+            limit,
+            offset,
+            row_number,
+        } => Box::new(topn::TopN::new(
+            &topn::TopNPlan {
+                partition_by: partition_by.clone(),
+                order_by: order_by.clone(),
+                limit: *limit,
+                offset: *offset,
+                row_number: *row_number,
+                append_only: append_only(0),
+            },
+            input(0)?,
+            &node.schema,
+        )?),
         StreamOp::Union => Box::new(pass::Union::new(&node.schema)),
         StreamOp::Values { ipc } => Box::new(pass::Values::new(ipc, &node.schema, ctx.task)?),
         StreamOp::Scan { .. } | StreamOp::Source { .. } | StreamOp::Exchange { .. } | StreamOp::Receive { .. } => {

@@ -46,6 +46,8 @@ pub struct OrderedCounts<K> {
     dirty: Vec<(u32, K, bool)>,
     dirty_limit: usize,
     entries: usize,
+    /// Entries with a count below zero.
+    negative: usize,
 }
 
 impl<K> Default for OrderedCounts<K> {
@@ -55,6 +57,7 @@ impl<K> Default for OrderedCounts<K> {
             dirty: Vec::new(),
             dirty_limit: 4096,
             entries: 0,
+            negative: 0,
         }
     }
 }
@@ -102,6 +105,8 @@ impl<K: Key> OrderedCounts<K> {
                 (0, diff)
             }
         };
+        self.negative += usize::from(after < 0);
+        self.negative -= usize::from(before < 0);
         if self.dirty.len() > self.dirty_limit {
             self.compact_dirty();
         }
@@ -115,12 +120,18 @@ impl<K: Key> OrderedCounts<K> {
 
     /// The greatest value present.
     pub fn last(&self, slot: u32) -> Option<&K> {
+        self.last_with_count(slot).map(|(k, _)| k)
+    }
+
+    /// The greatest value present, and its count.
+    pub fn last_with_count(&self, slot: u32) -> Option<(&K, i64)> {
         let present = |entry: &Entry| entry.count > 0;
-        match &self.slots[slot as usize] {
-            Counts::One(k, e) => present(e).then_some(k),
-            Counts::Small(list) => list.iter().rev().find(|(_, e)| present(e)).map(|(k, _)| k),
-            Counts::Tree(tree) => tree.iter().rev().find(|(_, e)| present(e)).map(|(k, _)| k),
-        }
+        let (key, entry) = match &self.slots[slot as usize] {
+            Counts::One(k, e) => present(e).then_some((k, e)),
+            Counts::Small(list) => list.iter().rev().find(|(_, e)| present(e)).map(|(k, e)| (k, e)),
+            Counts::Tree(tree) => tree.iter().rev().find(|(_, e)| present(e)),
+        }?;
+        Some((key, entry.count))
     }
 
     /// Values present with their counts, ascending.
@@ -146,13 +157,9 @@ impl<K: Key> OrderedCounts<K> {
         }
     }
 
-    /// Whether some count of the slot is negative: more was retracted than inserted.
-    pub fn is_negative(&self, slot: u32) -> bool {
-        match &self.slots[slot as usize] {
-            Counts::One(_, e) => e.count < 0,
-            Counts::Small(list) => list.iter().any(|(_, e)| e.count < 0),
-            Counts::Tree(tree) => tree.values().any(|e| e.count < 0),
-        }
+    /// Whether some count is negative: more was retracted than inserted.
+    pub fn has_negative(&self) -> bool {
+        self.negative > 0
     }
 
     /// Forgets a slot whose entries no snapshot holds.

@@ -1,0 +1,437 @@
+//! The first rows of each partition.
+//!
+//! Maintains, for each partition, the rows at places `offset + 1 ..= offset + limit` in the given order, ties broken by the
+//! whole row, optionally with their place as a column.
+//!
+//! Assumes that multiplicities are never negative at the end of a step, and that the input is routed by the partition columns.
+//! Emits at close, for each partition whose window was touched: the difference between the window before and after the step.
+//! A row beyond a full window changes nothing that is shown, and costs one comparison and one insertion. Over append-only input
+//! such rows can never come back, so only `offset + limit` rows are kept.
+//!
+//! An entry's bytes are its encoded sort columns, then its encoded row, then the size of the former; they sort as PostgreSQL sorts
+//! (C order of text, NaN last, intervals by length).
+//!
+//! State: table 0, partition and entry → multiplicity. Bytes per row: its encoding twice over at most, and 50.
+//!
+//! Cost per row: two encodes, a probe, a lookup in the partition's order. Cost per touched partition and step: `offset + limit`
+//! (without a limit, the whole partition: numbering all rows cannot cost less, as all may move).
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::SortOptions;
+use arrow::datatypes::SchemaRef;
+use arrow::row::{RowConverter, RowParser, SortField};
+use levee_planner::plan::SortKey;
+
+use super::codec::{self, Reader};
+use super::columns::{bigint, coerce, nullable, sortable, sortable_type};
+use super::eval::batch;
+use super::keys::KeyIndex;
+use super::ordered::OrderedCounts;
+use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
+use crate::{Delta, Result, RuntimeError};
+
+const CHUNK: usize = 8192;
+
+/// Touched in this step.
+const STEP: u8 = 1;
+/// A snapshot holds entries of the partition.
+const PERSISTED: u8 = 2;
+/// Empty, and to be forgotten after the next snapshot.
+const DEAD: u8 = 4;
+
+/// A top-N's parameters.
+#[derive(Debug, Clone)]
+pub struct TopNPlan {
+    /// Partition columns.
+    pub partition_by: Vec<usize>,
+    /// Order.
+    pub order_by: Vec<SortKey>,
+    /// Rows kept after the offset; `None`: all.
+    pub limit: Option<u64>,
+    /// Rows skipped.
+    pub offset: u64,
+    /// Append each row's place.
+    pub row_number: bool,
+    /// The input never retracts.
+    pub append_only: bool,
+}
+
+/// Encoded entries with the number of their copies inside the window.
+type Window = Vec<(Arc<[u8]>, i64)>;
+
+/// A row to emit: entry, place, diff.
+type Change = (Arc<[u8]>, i64, i64);
+
+/// The operator.
+pub struct TopN {
+    plan: TopNPlan,
+    schema: SchemaRef,
+    /// Places that matter, where the input is append-only and rows beyond can be dropped.
+    keep: Option<i64>,
+    order: Option<RowConverter>,
+    rows: RowConverter,
+    parser: RowParser,
+    index: KeyIndex,
+    entries: OrderedCounts<Arc<[u8]>>,
+    copies: Vec<i64>,
+    flags: Vec<u8>,
+    /// The last entry of a window that is full.
+    bounds: Vec<Option<Arc<[u8]>>>,
+    touched: Vec<(u32, Window)>,
+    dead: Vec<u32>,
+    changes: Vec<Change>,
+    slots: Vec<u32>,
+    scratch: Vec<u8>,
+}
+
+impl TopN {
+    /// From a plan node.
+    ///
+    /// # Errors
+    /// A type cannot be ordered.
+    pub fn new(plan: &TopNPlan, input: &SchemaRef, schema: &SchemaRef) -> Result<Self> {
+        let data_type = |c: usize| {
+            input
+                .fields()
+                .get(c)
+                .map(|f| f.data_type().clone())
+                .ok_or_else(|| RuntimeError::internal(format!("top-N refers to column {c} of its input")))
+        };
+        let partition = plan.partition_by.iter().map(|&c| data_type(c)).collect::<Result<Vec<_>>>()?;
+        let order = plan
+            .order_by
+            .iter()
+            .map(|key| {
+                let options = SortOptions::new(key.desc, key.nulls_first);
+                Ok(SortField::new_with_options(sortable_type(&data_type(key.column)?), options))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let rows = RowConverter::new(input.fields().iter().map(|f| SortField::new(f.data_type().clone())).collect())?;
+        let places = plan.limit.map(|l| l.saturating_add(plan.offset));
+        Ok(Self {
+            keep: places
+                .filter(|_| plan.append_only)
+                .map(|p| i64::try_from(p).unwrap_or(i64::MAX)),
+            plan: plan.clone(),
+            schema: nullable(schema),
+            order: (!order.is_empty()).then(|| RowConverter::new(order)).transpose()?,
+            parser: rows.parser(),
+            rows,
+            index: KeyIndex::new(&partition)?,
+            entries: OrderedCounts::default(),
+            copies: Vec::new(),
+            flags: Vec::new(),
+            bounds: Vec::new(),
+            touched: Vec::new(),
+            dead: Vec::new(),
+            changes: Vec::new(),
+            slots: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Everything is shown, and nothing numbered: rows pass.
+    fn passes(&self) -> bool {
+        self.plan.limit.is_none() && self.plan.offset == 0 && !self.plan.row_number
+    }
+
+    fn grow(&mut self) {
+        let n = self.index.n_slots();
+        if self.flags.len() < n {
+            self.copies.resize(n, 0);
+            self.flags.resize(n, 0);
+            self.bounds.resize(n, None);
+            self.entries.grow(n);
+        }
+    }
+
+    fn touch(&mut self, slot: u32) {
+        if self.flags[slot as usize] & STEP == 0 {
+            self.flags[slot as usize] |= STEP;
+            self.touched.push((slot, self.window(slot)));
+        }
+    }
+
+    /// The entries that a partition shows.
+    fn window(&self, slot: u32) -> Window {
+        let mut skip = i64::try_from(self.plan.offset).unwrap_or(i64::MAX);
+        let mut left = self.plan.limit.map_or(i64::MAX, |l| i64::try_from(l).unwrap_or(i64::MAX));
+        let mut window = Vec::new();
+        for (entry, count) in self.entries.iter(slot) {
+            if left == 0 {
+                break;
+            }
+            let skipped = skip.min(count);
+            skip -= skipped;
+            let shown = (count - skipped).min(left);
+            if shown > 0 {
+                left -= shown;
+                window.push((Arc::clone(entry), shown));
+            }
+        }
+        window
+    }
+
+    /// Adds a row of an append-only input; rows that can never be shown are dropped.
+    fn add_bounded(&mut self, slot: u32, diff: i64, keep: i64) {
+        let at = slot as usize;
+        if self.copies[at] >= keep {
+            let beyond = |last: &Arc<[u8]>| self.scratch.as_slice() > last.as_ref();
+            if keep == 0 || self.entries.last(slot).is_some_and(beyond) {
+                return;
+            }
+        }
+        self.touch(slot);
+        self.entries.add(slot, &self.scratch, diff);
+        self.copies[at] += diff;
+        while let Some((last, count)) = self.entries.last_with_count(slot) {
+            if self.copies[at] - count < keep {
+                break;
+            }
+            let last = Arc::clone(last);
+            self.entries.add(slot, &last, -count);
+            self.copies[at] -= count;
+        }
+    }
+
+    fn add(&mut self, slot: u32, diff: i64) {
+        let at = slot as usize;
+        let beyond = self.flags[at] & STEP == 0
+            && self.bounds[at]
+                .as_ref()
+                .is_some_and(|bound| self.scratch.as_slice() > bound.as_ref());
+        if !beyond {
+            self.touch(slot);
+        }
+        self.entries.add(slot, &self.scratch, diff);
+        self.copies[at] += diff;
+    }
+
+    /// Ends the step for a partition: notes what changed in its window.
+    fn settle(&mut self, slot: u32, before: &Window) {
+        let after = self.window(slot);
+        if self.plan.row_number {
+            self.compare_places(before, &after);
+        } else {
+            self.compare_counts(before, &after);
+        }
+        let at = slot as usize;
+        let shown: i64 = after.iter().map(|e| e.1).sum();
+        let full = self.plan.limit.is_some_and(|l| i64::try_from(l).is_ok_and(|l| l == shown));
+        self.bounds[at] = after.last().filter(|_| full).map(|e| Arc::clone(&e.0));
+        self.flags[at] &= !STEP;
+        if self.entries.is_empty(slot) {
+            if self.flags[at] & PERSISTED == 0 {
+                self.forget(slot);
+            } else if self.flags[at] & DEAD == 0 {
+                self.flags[at] |= DEAD;
+                self.dead.push(slot);
+            }
+        }
+    }
+
+    fn forget(&mut self, slot: u32) {
+        let at = slot as usize;
+        self.flags[at] = 0;
+        self.bounds[at] = None;
+        self.copies[at] = 0;
+        self.index.remove(slot);
+    }
+
+    fn compare_counts(&mut self, before: &Window, after: &Window) {
+        let (mut b, mut a) = (0, 0);
+        loop {
+            let order = match (before.get(b), after.get(a)) {
+                (None, None) => return,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(old), Some(new)) => old.0.cmp(&new.0),
+            };
+            let (old, new) = (before.get(b), after.get(a));
+            let (entry, diff) = match (order, old, new) {
+                (Ordering::Less, Some(old), _) => (&old.0, -old.1),
+                (Ordering::Greater, _, Some(new)) => (&new.0, new.1),
+                (_, Some(old), Some(new)) => (&old.0, new.1 - old.1),
+                _ => return,
+            };
+            if diff != 0 {
+                self.changes.push((Arc::clone(entry), 0, diff));
+            }
+            b += usize::from(order != Ordering::Greater);
+            a += usize::from(order != Ordering::Less);
+        }
+    }
+
+    fn compare_places(&mut self, before: &Window, after: &Window) {
+        let expand = |w: &'_ Window| -> Vec<Arc<[u8]>> {
+            w.iter()
+                .flat_map(|(entry, count)| (0..*count).map(move |_| Arc::clone(entry)))
+                .collect()
+        };
+        let (before, after) = (expand(before), expand(after));
+        let first = self.plan.offset as i64 + 1;
+        for place in 0..before.len().max(after.len()) {
+            let (old, new) = (before.get(place), after.get(place));
+            if old == new {
+                continue;
+            }
+            let number = first + place as i64;
+            if let Some(old) = old {
+                self.changes.push((Arc::clone(old), number, -1));
+            }
+            if let Some(new) = new {
+                self.changes.push((Arc::clone(new), number, 1));
+            }
+        }
+    }
+
+    /// Settles partitions until there is a chunk to emit.
+    fn emit_some(&mut self, out: &mut Output) -> Result<Progress> {
+        while self.changes.len() < CHUNK {
+            let Some((slot, before)) = self.touched.pop() else {
+                break;
+            };
+            self.settle(slot, &before);
+        }
+        let part = self.changes.split_off(self.changes.len().saturating_sub(CHUNK));
+        if !part.is_empty() {
+            out.emit(self.delta(&part)?);
+        }
+        if self.changes.is_empty() && self.touched.is_empty() {
+            if self.entries.has_negative() {
+                return Err(RuntimeError::internal("a top-N's input retracts rows that it never inserted"));
+            }
+            self.index.compact();
+            return Ok(Progress::Done);
+        }
+        Ok(Progress::More)
+    }
+
+    fn delta(&self, changes: &[Change]) -> Result<Delta> {
+        let rows = changes
+            .iter()
+            .map(|c| row_part(&c.0).map(|bytes| self.parser.parse(bytes)))
+            .collect::<Result<Vec<_>>>()?;
+        let mut columns = self.rows.convert_rows(rows)?;
+        if self.plan.row_number {
+            columns.push(bigint(changes.iter().map(|c| c.1).collect()));
+        }
+        let batch = self.output_batch(columns, changes.len())?;
+        Ok(Delta::new(batch, changes.iter().map(|c| c.2).collect()))
+    }
+
+    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
+        let columns = columns
+            .into_iter()
+            .zip(self.schema.fields())
+            .map(|(c, f)| coerce(c, f.data_type()))
+            .collect::<Result<Vec<_>>>()?;
+        batch(&self.schema, columns, n)
+    }
+}
+
+/// The encoded row within an entry.
+fn row_part(entry: &[u8]) -> Result<&[u8]> {
+    let damaged = || RuntimeError::internal("a stored top-N entry is damaged");
+    let (rest, size) = entry.split_last_chunk::<4>().ok_or_else(damaged)?;
+    rest.get(u32::from_be_bytes(*size) as usize..).ok_or_else(damaged)
+}
+
+impl Operator for TopN {
+    fn push(&mut self, _input: usize, delta: Delta, out: &mut Output) -> Result<Progress> {
+        let delta = if fault::planted(fault::Fault::TopN) {
+            fault::without_a_retraction(delta)
+        } else {
+            delta
+        };
+        let n = delta.num_rows();
+        if self.passes() {
+            let batch = self.output_batch(delta.batch.columns().to_vec(), n)?;
+            out.emit(Delta {
+                batch,
+                diffs: delta.diffs,
+            });
+            return Ok(Progress::Done);
+        }
+        let column = |c: usize| Arc::clone(delta.batch.column(c));
+        let partition: Vec<ArrayRef> = self.plan.partition_by.iter().map(|&c| column(c)).collect();
+        let mut slots = std::mem::take(&mut self.slots);
+        self.index.upsert(&partition, n, false, &mut slots)?;
+        self.grow();
+        let keys = match &self.order {
+            None => None,
+            Some(order) => {
+                let columns: Vec<ArrayRef> = self.plan.order_by.iter().map(|k| sortable(&column(k.column))).collect();
+                Some(order.convert_columns(&columns)?)
+            }
+        };
+        let rows = self.rows.convert_columns(delta.batch.columns())?;
+        for (i, &slot) in slots.iter().enumerate() {
+            let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
+            self.scratch.clear();
+            self.scratch.extend_from_slice(key);
+            self.scratch.extend_from_slice(rows.row(i).data());
+            self.scratch.extend_from_slice(&(key.len() as u32).to_be_bytes());
+            match self.keep {
+                Some(keep) => self.add_bounded(slot, delta.diff(i), keep),
+                None => self.add(slot, delta.diff(i)),
+            }
+        }
+        self.slots = slots;
+        Ok(Progress::Done)
+    }
+
+    fn close(&mut self, _barrier: &Barrier, out: &mut Output) -> Result<Progress> {
+        self.emit_some(out)
+    }
+
+    fn resume(&mut self, out: &mut Output) -> Result<Progress> {
+        self.emit_some(out)
+    }
+
+    fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
+        let (mut partition, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
+        let (index, flags) = (&self.index, &mut self.flags);
+        self.entries.snapshot(full, |slot, entry, count| {
+            partition.clear();
+            index.encode(slot, &mut partition);
+            codec::join_key(&mut key, &partition, entry);
+            codec::begin(&mut value, index.hash(slot));
+            codec::put_i64(&mut value, count.unwrap_or(0));
+            if count.is_some() {
+                flags[slot as usize] |= PERSISTED;
+            }
+            (out.put)(0, index.vnode(slot), &key, count.map(|_| value.as_slice()));
+        });
+        for slot in std::mem::take(&mut self.dead) {
+            self.flags[slot as usize] &= !DEAD;
+            if self.entries.is_empty(slot) {
+                self.forget(slot);
+            }
+        }
+        self.index.compact();
+        Ok(())
+    }
+
+    fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
+        if table != 0 {
+            return Err(RuntimeError::internal(format!("a top-N has no state table {table}")));
+        }
+        let (mut reader, hash) = Reader::open(value)?;
+        let (partition, entry) = codec::split_key(key)?;
+        let slot = self.index.upsert_encoded(partition, hash)?;
+        self.grow();
+        let count = reader.i64()?;
+        self.entries.restore(slot, Arc::from(entry), count);
+        self.copies[slot as usize] += count;
+        self.flags[slot as usize] |= PERSISTED;
+        Ok(())
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.index.bytes() + self.entries.bytes() + self.entries.n_entries() * 96 + self.flags.capacity() * 25
+    }
+}
