@@ -17,6 +17,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 pub mod cases;
+pub mod db;
+pub mod feed;
 pub mod generate;
 pub mod postgres;
 pub mod rows;
