@@ -3,7 +3,44 @@
 //! The server parses once ([`parse`]), then binds each statement against a catalog snapshot ([`Binder::bind`]) just before it runs
 //! (simple protocol) or when it is described (extended protocol, with `$n` parameters).
 
+//!
+//! ```text
+//!   text ─ parse, ext ─▶ syntax tree ─ rewrite (names, literals, marks) ─▶ DataFusion's SQL planner ─ typing, operators, calls ─▶ plan
+//! ```
+
+mod ast;
+mod bind;
+mod calls;
+mod connectors;
+mod copy;
+pub mod datetime;
+mod ddl;
+mod dml;
+mod drop;
+mod errors;
+mod ext;
+pub mod functions;
+mod names;
+mod operators;
+mod parse;
+mod provider;
+mod rewrite;
+mod session;
+mod state;
+mod statement;
+pub mod text;
 pub mod types;
+mod typing;
+
+#[cfg(test)]
+mod tests;
+
+pub use ast::ExtStatement;
+pub use bind::bind_params;
+pub use errors::{map_arrow_error, map_df_error};
+pub use parse::parse;
+pub use state::pg_session_state;
+pub use statement::plan_lines;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +50,6 @@ use datafusion::catalog::TableProvider;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 
-use crate::Result;
 use crate::catalog::{Catalog, CatalogObject};
 use crate::plan::ObjectId;
 
@@ -33,6 +69,8 @@ pub struct Parsed {
 pub enum Ast {
     /// sqlparser's tree.
     Sql(Box<sqlparser::ast::Statement>),
+    /// The extension parser's tree.
+    Ext(Box<ExtStatement>),
 }
 
 /// Tables that are not in the catalog (`pg_catalog`, `information_schema`, `levee_catalog`); the server supplies them.
@@ -229,6 +267,10 @@ pub struct Binder {
     pub system: Arc<dyn SystemTables>,
     /// Settings.
     pub settings: BindSettings,
+    /// Further scalar functions, such as `version()` and `current_user`, that depend on the server or the session.
+    pub extra_udfs: Vec<Arc<datafusion::logical_expr::ScalarUDF>>,
+    /// The session state to start from (with a memory limit, say); `None`: a new one of [`pg_session_state`] each time.
+    pub base: Option<SessionState>,
 }
 
 /// Options written in WITH (…), keys lower-cased.

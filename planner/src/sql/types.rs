@@ -1,1 +1,316 @@
-//! Arrow types and their PostgreSQL names.
+//! SQL types ↔ Arrow types.
+//!
+//! | SQL | Arrow |
+//! | --- | --- |
+//! | boolean, smallint, integer, bigint | Boolean, Int16, Int32, Int64 |
+//! | real, double precision | Float32, Float64 |
+//! | numeric(p,s) | Decimal128 (p ≤ 38), Decimal256 (p ≤ 74) |
+//! | numeric | [`BARE_NUMERIC`] |
+//! | a numeric quotient, `avg` | [`QUOTIENT`] |
+//! | text, varchar, varchar(n) | Utf8; `varchar` and its length stand in field metadata |
+//! | bytea | Binary |
+//! | date, timestamp, timestamptz | Date32, Timestamp(µs), Timestamp(µs, "UTC") |
+//! | interval | Interval(MonthDayNano) |
+//!
+//! Why numeric looks like this: `docs/decisions/0001-numeric.md`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, TimeUnit};
+use sqlparser::ast::{self, CharacterLength, ExactNumberInfo, TimezoneInfo};
+
+use crate::{PlanError, Result};
+
+/// `numeric` without precision: 38 digits before and 38 after the point.
+pub const BARE_NUMERIC: DataType = DataType::Decimal256(76, 38);
+/// The type of numeric division and `avg`: like [`BARE_NUMERIC`], but shown with PostgreSQL's trailing zeros. The precision is
+/// the mark, so it survives every plan node.
+pub const QUOTIENT: DataType = DataType::Decimal256(75, 38);
+/// Largest precision that can be declared.
+pub const DECLARED_PRECISION_MAX: u8 = 74;
+
+/// Field metadata: `varchar` where the SQL type is not `text`.
+pub const META_TYPE: &str = "pg.type";
+/// Field metadata: the length of `varchar(n)`.
+pub const META_LENGTH: &str = "pg.length";
+
+/// Timestamp without time zone.
+pub fn timestamp() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, None)
+}
+
+/// Timestamp with time zone.
+pub fn timestamptz() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::from("UTC")))
+}
+
+/// Interval.
+pub fn interval() -> DataType {
+    DataType::Interval(IntervalUnit::MonthDayNano)
+}
+
+/// The Arrow field (type and metadata, nullable, without a name) of a SQL type.
+///
+/// # Errors
+/// 42704 for an unknown type, 0A000 for a known one that is not supported.
+pub fn field_of(sql: &ast::DataType) -> Result<FieldRef> {
+    use ast::DataType as S;
+    let plain = |t: DataType| Ok(Arc::new(Field::new("", t, true)));
+    match sql {
+        S::Bool | S::Boolean => plain(DataType::Boolean),
+        S::SmallInt(None) | S::Int2(None) => plain(DataType::Int16),
+        S::Int(None) | S::Integer(None) | S::Int4(None) => plain(DataType::Int32),
+        S::BigInt(None) | S::Int8(None) => plain(DataType::Int64),
+        S::Real | S::Float4 => plain(DataType::Float32),
+        S::Float8 | S::DoublePrecision => plain(DataType::Float64),
+        S::Float(info) => float(info).and_then(plain),
+        S::Numeric(info) | S::Decimal(info) | S::Dec(info) => numeric(info).and_then(plain),
+        S::Text => plain(DataType::Utf8),
+        S::Varchar(n) | S::CharacterVarying(n) | S::CharVarying(n) => varchar(n.as_ref()),
+        S::Bytea => plain(DataType::Binary),
+        S::Date => plain(DataType::Date32),
+        S::Timestamp(p, zone) => {
+            precision(sql, *p)?;
+            match zone {
+                TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => plain(timestamp()),
+                TimezoneInfo::WithTimeZone | TimezoneInfo::Tz => plain(timestamptz()),
+            }
+        }
+        S::Interval {
+            fields: None,
+            precision: p,
+        } => {
+            precision(sql, *p)?;
+            plain(interval())
+        }
+        S::Char(_) | S::Character(_) => Err(PlanError::unsupported("type character(n) is not supported")
+            .hint("Use text or varchar(n); blank padding is not kept.")),
+        S::Regclass => plain(DataType::Utf8),
+        S::Custom(name, args) => custom(name, args),
+        other => Err(unsupported_type(&other.to_string().to_lowercase())),
+    }
+}
+
+fn custom(name: &ast::ObjectName, args: &[String]) -> Result<FieldRef> {
+    let plain = |t: DataType| Ok(Arc::new(Field::new("", t, true)));
+    let (_, name) = super::ext::object_name(name)?;
+    match name.as_str() {
+        "serial" | "serial4" | "bigserial" | "serial8" | "smallserial" | "serial2" => {
+            Err(PlanError::unsupported(format!("type {name} is not supported"))
+                .hint("Use integer or bigint and give the keys in the INSERT."))
+        }
+        "timestamptz" if args.is_empty() => plain(timestamptz()),
+        "name" | "regtype" | "regproc" | "regnamespace" => plain(DataType::Utf8),
+        "oid" => plain(DataType::Int32),
+        "json" | "jsonb" | "uuid" | "bpchar" | "money" | "inet" | "xml" => Err(unsupported_type(&name)),
+        _ => Err(PlanError::new("42704", format!("type \"{name}\" does not exist"))),
+    }
+}
+
+fn unsupported_type(name: &str) -> PlanError {
+    PlanError::unsupported(format!("type {name} is not supported")).hint(
+        "Supported are boolean, smallint, integer, bigint, real, double precision, numeric, text, varchar, bytea, date, \
+         timestamp, timestamptz and interval.",
+    )
+}
+
+fn precision(sql: &ast::DataType, p: Option<u64>) -> Result<()> {
+    match p {
+        None | Some(6) => Ok(()),
+        Some(_) => Err(
+            PlanError::unsupported(format!("type {} is not supported", sql.to_string().to_lowercase()))
+                .hint("Leave the precision out (microseconds) and use date_trunc."),
+        ),
+    }
+}
+
+fn float(info: &ExactNumberInfo) -> Result<DataType> {
+    match info {
+        ExactNumberInfo::None => Ok(DataType::Float64),
+        ExactNumberInfo::Precision(1..=24) => Ok(DataType::Float32),
+        ExactNumberInfo::Precision(25..=53) => Ok(DataType::Float64),
+        ExactNumberInfo::Precision(0) => Err(PlanError::new(
+            "22023",
+            "precision for type float must be at least 1 bit",
+        )),
+        _ => Err(PlanError::new(
+            "22023",
+            "precision for type float must be less than 54 bits",
+        )),
+    }
+}
+
+fn numeric(info: &ExactNumberInfo) -> Result<DataType> {
+    let (p, s) = match info {
+        ExactNumberInfo::None => return Ok(BARE_NUMERIC),
+        ExactNumberInfo::Precision(p) => (*p, 0),
+        ExactNumberInfo::PrecisionAndScale(p, s) => (*p, *s),
+    };
+    if p == 0 || p > 1000 {
+        return Err(PlanError::new(
+            "22023",
+            format!("NUMERIC precision {p} must be between 1 and 1000"),
+        ));
+    }
+    if p > u64::from(DECLARED_PRECISION_MAX) {
+        return Err(
+            PlanError::unsupported(format!("numeric precision {p} is not supported"))
+                .hint(format!("The largest precision is {DECLARED_PRECISION_MAX}.")),
+        );
+    }
+    if s < 0 || s.unsigned_abs() > p {
+        return Err(PlanError::unsupported(format!("numeric({p},{s}) is not supported"))
+            .hint("The scale must be between 0 and the precision."));
+    }
+    Ok(decimal(
+        u8::try_from(p).unwrap_or(DECLARED_PRECISION_MAX),
+        i8::try_from(s).unwrap_or(0),
+    ))
+}
+
+/// The narrowest decimal type with `precision` digits of which `scale` after the point; precision is capped.
+pub fn decimal(precision: u8, scale: i8) -> DataType {
+    if precision <= 38 {
+        DataType::Decimal128(precision, scale)
+    } else {
+        DataType::Decimal256(precision.min(DECLARED_PRECISION_MAX), scale)
+    }
+}
+
+fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
+    let mut meta = HashMap::from([(META_TYPE.to_owned(), "varchar".to_owned())]);
+    match length {
+        None => {}
+        Some(CharacterLength::IntegerLength { length: 0, .. }) => {
+            return Err(PlanError::new("22023", "length for type varchar must be at least 1"));
+        }
+        Some(CharacterLength::IntegerLength { length, .. }) if *length <= 10_485_760 => {
+            meta.insert(META_LENGTH.to_owned(), length.to_string());
+        }
+        Some(_) => {
+            return Err(PlanError::new(
+                "22023",
+                "length for type varchar cannot exceed 10485760",
+            ));
+        }
+    }
+    Ok(Arc::new(Field::new("", DataType::Utf8, true).with_metadata(meta)))
+}
+
+/// The length limit of a `varchar(n)` field.
+pub fn varchar_length(field: &Field) -> Option<usize> {
+    field.metadata().get(META_LENGTH)?.parse().ok()
+}
+
+/// PostgreSQL's name of a column's type, as `format_type` prints it.
+pub fn pg_type_name(field: &Field) -> String {
+    if field.data_type() == &DataType::Utf8 && field.metadata().get(META_TYPE).is_some_and(|t| t == "varchar") {
+        return match varchar_length(field) {
+            Some(n) => format!("character varying({n})"),
+            None => "character varying".to_owned(),
+        };
+    }
+    match field.data_type() {
+        t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if t != &BARE_NUMERIC && t != &QUOTIENT => {
+            format!("numeric({p},{s})")
+        }
+        t => base_name(t).to_owned(),
+    }
+}
+
+/// PostgreSQL's name of a type, without modifiers, as in messages.
+pub fn base_name(t: &DataType) -> &'static str {
+    match t {
+        DataType::Boolean => "boolean",
+        DataType::Int8 | DataType::Int16 => "smallint",
+        DataType::Int32 | DataType::UInt16 | DataType::UInt8 => "integer",
+        DataType::Int64 | DataType::UInt32 | DataType::UInt64 => "bigint",
+        DataType::Float16 | DataType::Float32 => "real",
+        DataType::Float64 => "double precision",
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            "numeric"
+        }
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "text",
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => "bytea",
+        DataType::Date32 | DataType::Date64 => "date",
+        DataType::Timestamp(_, None) => "timestamp without time zone",
+        DataType::Timestamp(_, Some(_)) => "timestamp with time zone",
+        DataType::Time32(_) | DataType::Time64(_) => "time without time zone",
+        DataType::Interval(_) | DataType::Duration(_) => "interval",
+        DataType::Null => "unknown",
+        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => "anyarray",
+        _ => "record",
+    }
+}
+
+/// The object id of a column's type in `pg_type`.
+pub fn oid(field: &Field) -> u32 {
+    match field.data_type() {
+        DataType::Boolean => 16,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => 17,
+        DataType::Int64 | DataType::UInt32 | DataType::UInt64 => 20,
+        DataType::Int8 | DataType::Int16 => 21,
+        DataType::Int32 | DataType::UInt8 | DataType::UInt16 => 23,
+        DataType::Float32 => 700,
+        DataType::Float64 => 701,
+        DataType::Date32 | DataType::Date64 => 1082,
+        DataType::Timestamp(_, None) => 1114,
+        DataType::Timestamp(_, Some(_)) => 1184,
+        DataType::Interval(_) | DataType::Duration(_) => 1186,
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => 1700,
+        DataType::Utf8 if field.metadata().get(META_TYPE).is_some_and(|t| t == "varchar") => 1043,
+        _ => 25,
+    }
+}
+
+/// The type modifier of a column (`atttypmod`), -1 if none.
+pub fn typmod(field: &Field) -> i32 {
+    match field.data_type() {
+        t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if t != &BARE_NUMERIC && t != &QUOTIENT => {
+            (i32::from(*p) << 16 | i32::from(*s)) + 4
+        }
+        DataType::Utf8 => varchar_length(field)
+            .and_then(|n| i32::try_from(n).ok())
+            .map_or(-1, |n| n + 4),
+        _ => -1,
+    }
+}
+
+/// A type for an object id, for parameters that a client declares.
+pub fn type_of_oid(oid: u32) -> Option<DataType> {
+    Some(match oid {
+        16 => DataType::Boolean,
+        17 => DataType::Binary,
+        20 => DataType::Int64,
+        21 => DataType::Int16,
+        23 | 26 => DataType::Int32,
+        700 => DataType::Float32,
+        701 => DataType::Float64,
+        1082 => DataType::Date32,
+        1114 => timestamp(),
+        1184 => timestamptz(),
+        1186 => interval(),
+        1700 => BARE_NUMERIC,
+        19 | 25 | 1042 | 1043 => DataType::Utf8,
+        _ => return None,
+    })
+}
+
+/// The type that a result column must have on the wire: DataFusion's own spellings become the one of the table above.
+pub fn canonical(t: &DataType) -> DataType {
+    match t {
+        DataType::Int8 => DataType::Int16,
+        DataType::UInt8 | DataType::UInt16 => DataType::Int32,
+        DataType::UInt32 | DataType::UInt64 => DataType::Int64,
+        DataType::Float16 => DataType::Float32,
+        DataType::Decimal32(p, s) | DataType::Decimal64(p, s) => DataType::Decimal128(*p, *s),
+        DataType::Utf8View | DataType::LargeUtf8 | DataType::Null => DataType::Utf8,
+        DataType::BinaryView | DataType::LargeBinary | DataType::FixedSizeBinary(_) => DataType::Binary,
+        DataType::Date64 => DataType::Date32,
+        DataType::Timestamp(_, None) => timestamp(),
+        DataType::Timestamp(_, Some(_)) => timestamptz(),
+        DataType::Interval(_) | DataType::Duration(_) => interval(),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,388 @@
+//! Binding queries: syntax tree → logical plan with PostgreSQL's names and types.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::catalog::TableProvider;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::datasource::provider_as_source;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::expr::Placeholder;
+use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Volatility};
+use datafusion::sql::planner::{ParserOptions, PlannerContext, SqlToRel};
+use sqlparser::ast;
+
+use super::errors::{locate, map_df_error};
+use super::provider::Provider;
+use super::rewrite::{self, Mode};
+use super::{Binder, CatalogTable, Query, names, types};
+use crate::plan::ObjectId;
+use crate::{PlanError, Result};
+
+/// A planned query with what the statement named.
+pub(super) struct Bound {
+    pub plan: LogicalPlan,
+    /// Output columns with PostgreSQL's names.
+    pub schema: SchemaRef,
+    /// Objects that the text itself names.
+    pub used: Vec<ObjectId>,
+}
+
+impl Binder {
+    /// The mode of a statement that runs once.
+    pub(super) fn batch(&self) -> Mode {
+        Mode::Batch {
+            now_us: self.settings.now_us,
+        }
+    }
+
+    /// Binds a query. `text` serves error positions.
+    pub(super) fn bind_query(
+        &self,
+        q: &ast::Query,
+        text: &str,
+        mode: Mode,
+        params: &[Option<DataType>],
+    ) -> Result<Bound> {
+        let state = self.session_state();
+        self.plan_query(q, &state, mode, 0, params).map_err(|e| locate(e, text))
+    }
+
+    /// The plan of a plain view's text, its columns renamed to the view's.
+    pub(super) fn view_plan(
+        &self,
+        sql: &str,
+        schema: &SchemaRef,
+        state: &SessionState,
+        mode: Mode,
+        depth: usize,
+    ) -> Result<LogicalPlan> {
+        let q = super::parse::parse_query(sql)?;
+        let bound = self.plan_query(&q, state, mode, depth, &[])?;
+        let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+        rename(bound.plan, &names)
+    }
+
+    fn plan_query(
+        &self,
+        q: &ast::Query,
+        state: &SessionState,
+        mode: Mode,
+        depth: usize,
+        params: &[Option<DataType>],
+    ) -> Result<Bound> {
+        let mut q = q.clone();
+        rewrite::query(&mut q, mode)?;
+        let provider = Provider::new(self, state, mode, depth);
+        let planner = SqlToRel::new_with_options(&provider, parser_options());
+        let mut context = planner_context(params);
+        let statement = ast::Statement::Query(Box::new(q));
+        let plan = planner
+            .sql_statement_to_plan_with_context(statement, &mut context)
+            .map_err(map_df_error)?;
+        let plan = type_placeholders(plan)?;
+        let plan = canonical_output(plan)?;
+        if mode == Mode::Streaming {
+            refuse_volatile(&plan)?;
+        }
+        let schema = output_schema(&plan);
+        let used = provider.used.borrow().iter().copied().collect();
+        Ok(Bound { plan, schema, used })
+    }
+
+    /// A query as the server sees it.
+    pub(super) fn query_of(&self, bound: Bound, declared: &[Option<DataType>]) -> Result<Query> {
+        let params = param_types(&bound.plan, declared)?;
+        Ok(Query {
+            reads: relations_read(&bound.plan)?.into_iter().collect(),
+            schema: bound.schema,
+            params,
+            plan: bound.plan,
+        })
+    }
+
+    /// An expression over the columns of `schema`, typed.
+    pub(super) fn bind_expr(
+        &self,
+        e: &ast::Expr,
+        schema: &datafusion::common::DFSchema,
+        mode: Mode,
+        params: &[Option<DataType>],
+    ) -> Result<Expr> {
+        let mut e = e.clone();
+        rewrite::expr(&mut e, mode)?;
+        let state = self.session_state();
+        let provider = Provider::new(self, &state, mode, 0);
+        let planner = SqlToRel::new_with_options(&provider, parser_options());
+        planner
+            .sql_to_expr(e, schema, &mut planner_context(params))
+            .map_err(map_df_error)
+    }
+
+    /// Puts data in the place of the catalog's relations.
+    ///
+    /// # Errors
+    /// XX000 when a relation that the plan reads has no provider.
+    pub fn with_providers(
+        plan: LogicalPlan,
+        providers: &HashMap<ObjectId, Arc<dyn TableProvider>>,
+    ) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(|node| {
+            let LogicalPlan::TableScan(mut scan) = node else {
+                return Ok(Transformed::no(node));
+            };
+            let Some(table) = scan.source.downcast_ref::<CatalogTable>() else {
+                return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
+            };
+            let provider = providers.get(&table.id).ok_or_else(|| {
+                super::functions::external(PlanError::internal(format!("no data given for relation {}", table.id)))
+            })?;
+            scan.source = provider_as_source(Arc::clone(provider));
+            Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
+        })
+        .map(|t| t.data)
+        .map_err(map_df_error)
+    }
+}
+
+fn parser_options() -> ParserOptions {
+    ParserOptions::new()
+        .with_parse_float_as_decimal(true)
+        .with_map_string_types_to_utf8view(false)
+        .with_collect_spans(false)
+}
+
+fn planner_context(params: &[Option<DataType>]) -> PlannerContext {
+    let fields = params
+        .iter()
+        .map(|t| t.as_ref().map(|t| Arc::new(Field::new("", t.clone(), true))))
+        .collect();
+    PlannerContext::new().with_prepare_param_data_types(fields)
+}
+
+/// Parameters in the order of their numbers.
+fn placeholders(plan: &LogicalPlan) -> Result<HashMap<String, Option<DataType>>> {
+    let mut found: HashMap<String, Option<DataType>> = HashMap::new();
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|e| {
+            e.apply(|e| {
+                if let Expr::Placeholder(p) = e {
+                    let t = p.field.as_ref().map(|f| f.data_type().clone());
+                    let known = found.entry(p.id.clone()).or_default();
+                    if known.is_none() {
+                        *known = t;
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })
+    .map_err(map_df_error)?;
+    Ok(found)
+}
+
+/// Gives every use of a parameter the type that one of its uses settled; text if none did.
+fn type_placeholders(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let known = placeholders(&plan)?;
+    if known.is_empty() {
+        return Ok(plan);
+    }
+    plan.transform_up_with_subqueries(|node| {
+        let node = node.map_expressions(|e| {
+            e.transform_up(|e| match e {
+                Expr::Placeholder(p) if p.field.is_none() => {
+                    let t = known.get(&p.id).cloned().flatten().unwrap_or(DataType::Utf8);
+                    let field = Arc::new(Field::new("", t, true));
+                    Ok(Transformed::yes(Expr::Placeholder(Placeholder::new_with_field(
+                        p.id,
+                        Some(field),
+                    ))))
+                }
+                other => Ok(Transformed::no(other)),
+            })
+        })?;
+        if node.transformed {
+            node.map_data(LogicalPlan::recompute_schema)
+        } else {
+            Ok(node)
+        }
+    })
+    .map(|t| t.data)
+    .map_err(map_df_error)
+}
+
+/// Types of `$1..$n`.
+fn param_types(plan: &LogicalPlan, declared: &[Option<DataType>]) -> Result<Vec<DataType>> {
+    let found = placeholders(plan)?;
+    let mut count = declared.len();
+    for id in found.keys() {
+        let n: usize = id
+            .trim_start_matches('$')
+            .parse()
+            .map_err(|_| PlanError::new("42P02", format!("there is no parameter {id}")))?;
+        count = count.max(n);
+    }
+    if count > 65_535 {
+        return Err(PlanError::new("54000", "too many parameters"));
+    }
+    (1..=count)
+        .map(|n| {
+            let given = declared.get(n - 1).cloned().flatten();
+            let inferred = found.get(&format!("${n}")).cloned().flatten();
+            given
+                .or(inferred)
+                .ok_or_else(|| PlanError::new("42P18", format!("could not determine data type of parameter ${n}")))
+        })
+        .collect()
+}
+
+/// Puts values in the place of `$1..`.
+///
+/// # Errors
+/// 08P01 when there are fewer values than parameters.
+pub fn bind_params(plan: LogicalPlan, values: &[ScalarValue]) -> Result<LogicalPlan> {
+    if values.is_empty() {
+        return Ok(plan);
+    }
+    let values = ParamValues::from(values.to_vec());
+    plan.replace_params_with_values(&values).map_err(map_df_error)
+}
+
+/// Makes every output column one of the wire's types.
+fn canonical_output(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let schema = Arc::clone(plan.schema());
+    let needed = schema
+        .fields()
+        .iter()
+        .any(|f| !f.data_type().is_nested() && &types::canonical(f.data_type()) != f.data_type());
+    if !needed {
+        return Ok(plan);
+    }
+    let exprs: Vec<Expr> = schema
+        .iter()
+        .map(|(qualifier, f)| {
+            let column = Expr::Column(datafusion::common::Column::new(qualifier.cloned(), f.name()));
+            let t = types::canonical(f.data_type());
+            if f.data_type().is_nested() || &t == f.data_type() {
+                return column;
+            }
+            Expr::Cast(Cast::new(Box::new(column), t)).alias_qualified(qualifier.cloned(), f.name())
+        })
+        .collect();
+    LogicalPlanBuilder::from(plan)
+        .project(exprs)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(map_df_error)
+}
+
+/// The result's columns: shown names, types, nullability and PostgreSQL metadata.
+fn output_schema(plan: &LogicalPlan) -> SchemaRef {
+    let fields: Vec<Field> = plan
+        .schema()
+        .fields()
+        .iter()
+        .map(|f| f.as_ref().clone().with_name(names::shown(f.name())))
+        .collect();
+    Arc::new(Schema::new(fields))
+}
+
+/// Renames a plan's columns; the names must differ.
+pub(super) fn rename(plan: LogicalPlan, names: &[String]) -> Result<LogicalPlan> {
+    let schema = Arc::clone(plan.schema());
+    let exprs: Vec<Expr> = schema
+        .iter()
+        .zip(names)
+        .map(|((qualifier, f), n)| Expr::Column(datafusion::common::Column::new(qualifier.cloned(), f.name())).alias(n))
+        .collect();
+    LogicalPlanBuilder::from(plan)
+        .project(exprs)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(map_df_error)
+}
+
+/// Tables and materialized views that a plan scans.
+pub(super) fn relations_read(plan: &LogicalPlan) -> Result<BTreeSet<ObjectId>> {
+    let mut ids = BTreeSet::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            if let Some(table) = scan.source.downcast_ref::<CatalogTable>() {
+                ids.insert(table.id);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(map_df_error)?;
+    Ok(ids)
+}
+
+/// A retraction would compute another value than the insertion did.
+fn refuse_volatile(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|e| {
+            e.apply(|e| {
+                if let Expr::ScalarFunction(f) = e {
+                    if f.func.signature().volatility != Volatility::Immutable {
+                        found = Some(f.func.name().to_owned());
+                        return Ok(TreeNodeRecursion::Stop);
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })
+    .map_err(map_df_error)?;
+    match found {
+        Some(name) => Err(
+            PlanError::unsupported(format!("{name}() in a materialized view or sink is not supported"))
+                .detail("a row's value must be the same whenever it is computed")
+                .hint("Compute it when the row is written and store it in a column."),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Name of a parameter in the plan, if it has one.
+pub(super) fn first_parameter(plan: &LogicalPlan) -> Result<Option<String>> {
+    Ok(placeholders(plan)?.into_keys().min())
+}
+
+/// Folds constants.
+pub(super) fn simplify(e: Expr) -> Result<Expr> {
+    let context = datafusion::logical_expr::simplify::SimplifyContext::default();
+    datafusion::optimizer::simplify_expressions::ExprSimplifier::new(context)
+        .simplify(e)
+        .map_err(map_df_error)
+}
+
+/// Binds many expressions with one session state, as a long VALUES needs.
+pub(super) struct ExprBinder<'a> {
+    binder: &'a Binder,
+    state: SessionState,
+    params: &'a [Option<DataType>],
+}
+
+impl<'a> ExprBinder<'a> {
+    /// For one statement.
+    pub fn new(binder: &'a Binder, params: &'a [Option<DataType>]) -> Self {
+        Self {
+            binder,
+            state: binder.session_state(),
+            params,
+        }
+    }
+
+    /// As [`Binder::bind_expr`], for a statement that runs once.
+    pub fn bind(&self, e: &ast::Expr, schema: &datafusion::common::DFSchema) -> Result<Expr> {
+        let mode = self.binder.batch();
+        let mut e = e.clone();
+        rewrite::expr(&mut e, mode)?;
+        let provider = Provider::new(self.binder, &self.state, mode, 0);
+        let planner = SqlToRel::new_with_options(&provider, parser_options());
+        planner
+            .sql_to_expr(e, schema, &mut planner_context(self.params))
+            .map_err(map_df_error)
+    }
+}

@@ -1,0 +1,138 @@
+//! Arguments of function calls: untyped literals take the type that the function wants, unusual result types become PostgreSQL's.
+
+use arrow::datatypes::DataType;
+use datafusion::common::{DFSchema, Result as DfResult};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable};
+
+use super::operators::{Typed, as_decimal, coerce, common_type, df, is_int, is_number};
+use super::types::{self, interval};
+use super::typing::{typed, with_args};
+use crate::sql::functions::arith::decimal_parts;
+
+/// Types one call whose arguments are typed already.
+pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
+    let name = f.func.name().to_owned();
+    let args = f
+        .args
+        .iter()
+        .map(|a| typed(a.clone(), schema))
+        .collect::<DfResult<Vec<_>>>()?;
+    let args = match name.as_str() {
+        "coalesce" | "greatest" | "least" => unify(args, &name.to_uppercase())?,
+        "nullif" => unify(args, "NULLIF")?,
+        "round" | "trunc" | "ceil" | "ceiling" | "floor" | "abs" | "sign" => number_args(args)?,
+        "pg_extract" | "date_part" | "date_trunc" => time_args(args, 1)?,
+        "date_bin" => bin_args(args)?,
+        "to_char" => args
+            .into_iter()
+            .map(|a| literal(a, &DataType::Utf8))
+            .collect::<DfResult<_>>()?,
+        "age" => args
+            .into_iter()
+            .map(|a| literal(a, &types::timestamp()))
+            .collect::<DfResult<_>>()?,
+        "concat" | "concat_ws" => args
+            .into_iter()
+            .map(|a| df(coerce(a, &DataType::Utf8)))
+            .collect::<DfResult<_>>()?,
+        "power" | "pow" | "sqrt" | "exp" | "ln" | "log" | "log10" | "log2" | "cbrt" | "sin" | "cos" | "tan"
+        | "asin" | "acos" | "atan" | "atan2" | "degrees" | "radians" | "sinh" | "cosh" | "tanh" => {
+            args.into_iter().map(|a| numeric_to_float(a)).collect::<DfResult<_>>()?
+        }
+        _ => args.into_iter().map(|a| any_arg(a)).collect::<DfResult<_>>()?,
+    };
+    let call = with_args(&f, args);
+    let t = call.get_type(schema)?;
+    // DataFusion's own spellings of a type that PostgreSQL has once.
+    let canonical = types::canonical(&t);
+    if t != DataType::Null && t != canonical && !t.is_nested() {
+        return Ok(Expr::Cast(Cast::new(Box::new(call), canonical)));
+    }
+    Ok(call)
+}
+
+fn unify(args: Vec<Typed>, construct: &str) -> DfResult<Vec<Expr>> {
+    let all: Vec<Option<DataType>> = args.iter().map(|a| a.ty.clone()).collect();
+    let target = df(common_type(&all, construct))?;
+    args.into_iter().map(|a| df(coerce(a, &target))).collect()
+}
+
+/// An untyped argument as `target`, a typed one as it is.
+fn literal(a: Typed, target: &DataType) -> DfResult<Expr> {
+    if a.ty.is_some() {
+        Ok(a.expr)
+    } else {
+        df(coerce(a, target))
+    }
+}
+
+fn any_arg(a: Typed) -> DfResult<Expr> {
+    match (&a.expr, &a.ty) {
+        (Expr::Placeholder(_), None) => df(coerce(a, &DataType::Utf8)),
+        _ => Ok(a.expr),
+    }
+}
+
+/// `f(x)` over floats for integers, over numeric for numeric; `f(x, n)` is numeric only.
+fn number_args(args: Vec<Typed>) -> DfResult<Vec<Expr>> {
+    let two = args.len() == 2;
+    args.into_iter()
+        .enumerate()
+        .map(|(i, a)| match (&a.ty, i) {
+            (None, 0) => df(coerce(a, if two { &types::BARE_NUMERIC } else { &DataType::Float64 })),
+            (None, _) => df(coerce(a, &DataType::Int32)),
+            (Some(t), 0) if two && is_int(t) => {
+                let target = as_decimal(t);
+                df(coerce(a, &target))
+            }
+            (Some(DataType::Int16), 1) => df(coerce(a, &DataType::Int32)),
+            _ => Ok(a.expr),
+        })
+        .collect()
+}
+
+fn numeric_to_float(a: Typed) -> DfResult<Expr> {
+    match &a.ty {
+        None => df(coerce(a, &DataType::Float64)),
+        Some(t) if is_int(t) || decimal_parts(t).is_some() => df(coerce(a, &DataType::Float64)),
+        _ => Ok(a.expr),
+    }
+}
+
+/// A unit's name, then a moment.
+fn time_args(args: Vec<Typed>, at: usize) -> DfResult<Vec<Expr>> {
+    args.into_iter()
+        .enumerate()
+        .map(|(i, a)| {
+            if i == at {
+                literal(a, &types::timestamptz())
+            } else {
+                df(coerce(a, &DataType::Utf8))
+            }
+        })
+        .collect()
+}
+
+fn bin_args(args: Vec<Typed>) -> DfResult<Vec<Expr>> {
+    let moment = args
+        .get(1)
+        .and_then(|a| a.ty.clone())
+        .filter(|t| !is_number(t))
+        .unwrap_or_else(types::timestamp);
+    let moment = if moment == DataType::Date32 {
+        types::timestamp()
+    } else {
+        moment
+    };
+    args.into_iter()
+        .enumerate()
+        .map(|(i, a)| {
+            if i == 0 {
+                literal(a, &interval())
+            } else {
+                df(coerce(a, &moment))
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,555 @@
+//! CREATE of tables, sources, views, materialized views and sinks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::DFSchema;
+use sqlparser::ast::{self, ColumnOption, CreateTableOptions, ObjectName, TableConstraint};
+
+use super::ast::{CreateSink, CreateSource, CreateView, QueryText, SinkInput};
+use super::bind::{Bound, rename};
+use super::errors::{locate, map_df_error};
+use super::ext::{fold, object_name};
+use super::rewrite::Mode;
+use super::typing::typed;
+use super::{Binder, Statement, connectors, dml, types};
+use crate::catalog::{CatalogObject, MaterializedViewDef, ObjectKind, SinkDef, SourceDef, TableDef, ViewDef};
+use crate::plan::{ObjectId, StreamPlan};
+use crate::{PlanError, Result};
+
+/// PostgreSQL's limit for columns of a relation.
+const COLUMNS_MAX: usize = 1600;
+
+impl Binder {
+    /// The name of a new object. `None`: it is taken and IF NOT EXISTS says not to mind.
+    fn new_name(&self, name: &ObjectName, if_not_exists: bool) -> Result<Option<String>> {
+        let name = user_name(name)?;
+        if self.catalog.by_name(&name).is_some() {
+            if if_not_exists {
+                return Ok(None);
+            }
+            return Err(PlanError::new("42P07", format!("relation \"{name}\" already exists")));
+        }
+        Ok(Some(name))
+    }
+
+    fn taken(name: &ObjectName, tag: &'static str) -> Result<Statement> {
+        let name = user_name(name)?;
+        Ok(Statement::Notice {
+            tag,
+            message: format!("relation \"{name}\" already exists, skipping"),
+            code: "42P07",
+        })
+    }
+
+    fn create(
+        &self,
+        name: String,
+        kind: ObjectKind,
+        depends_on: Vec<ObjectId>,
+        text: &str,
+        if_not_exists: bool,
+    ) -> Statement {
+        Statement::Create {
+            object: Box::new(CatalogObject {
+                id: self.catalog.next_id(),
+                name,
+                kind,
+                depends_on,
+                definition: text.to_owned(),
+            }),
+            if_not_exists,
+        }
+    }
+
+    /// CREATE TABLE.
+    pub(super) fn create_table(&self, t: &ast::CreateTable, text: &str) -> Result<Statement> {
+        refuse_table_clauses(t)?;
+        let Some(name) = self.new_name(&t.name, t.if_not_exists)? else {
+            return Self::taken(&t.name, "CREATE TABLE");
+        };
+        let mut fields: Vec<Field> = Vec::new();
+        let mut defaults = Vec::new();
+        let mut key: Option<Vec<usize>> = None;
+        for c in &t.columns {
+            let column = self.column(c)?;
+            if fields.iter().any(|f| f.name() == column.field.name()) {
+                return Err(locate_column(PlanError::new(
+                    "42701",
+                    format!("column \"{}\" specified more than once", column.field.name()),
+                )));
+            }
+            if column.primary_key {
+                set_key(&mut key, vec![fields.len()], &name)?;
+            }
+            fields.push(column.field);
+            defaults.push(column.default);
+        }
+        for c in &t.constraints {
+            let columns = key_columns(c, &fields)?;
+            set_key(&mut key, columns, &name)?;
+        }
+        if fields.len() > COLUMNS_MAX {
+            return Err(PlanError::new(
+                "54011",
+                format!("tables can have at most {COLUMNS_MAX} columns"),
+            ));
+        }
+        if fields.is_empty() {
+            return Err(
+                PlanError::unsupported("a table without columns is not supported").hint("Give it at least one column.")
+            );
+        }
+        let primary_key = key.unwrap_or_default();
+        for c in &primary_key {
+            if let Some(f) = fields.get_mut(*c) {
+                *f = f.clone().with_nullable(false);
+            }
+        }
+        let def = TableDef {
+            schema: Arc::new(Schema::new(fields)),
+            primary_key,
+            defaults,
+        };
+        Ok(self.create(name, ObjectKind::Table(def), Vec::new(), text, t.if_not_exists))
+    }
+
+    fn column(&self, c: &ast::ColumnDef) -> Result<Column> {
+        let name = fold(&c.name);
+        let t = types::field_of(&c.data_type)?;
+        let field = t.as_ref().clone().with_name(&name);
+        let mut column = Column {
+            field,
+            default: None,
+            primary_key: false,
+        };
+        let mut explicit_null = false;
+        for o in &c.options {
+            match &o.option {
+                ColumnOption::Null => explicit_null = true,
+                ColumnOption::NotNull => column.field = column.field.with_nullable(false),
+                ColumnOption::PrimaryKey(_) => column.primary_key = true,
+                ColumnOption::Default(e) => column.default = Some(self.check_default(e, &column.field)?),
+                ColumnOption::Collation(_) => {}
+                other => return Err(refused_constraint(other)),
+            }
+        }
+        if explicit_null && (!column.field.is_nullable() || column.primary_key) {
+            return Err(PlanError::new(
+                "42601",
+                format!("conflicting NULL/NOT NULL declarations for column \"{name}\""),
+            ));
+        }
+        Ok(column)
+    }
+
+    /// A DEFAULT must be a value of the column's type that reads nothing.
+    fn check_default(&self, e: &ast::Expr, field: &Field) -> Result<String> {
+        if has_column(e) {
+            return Err(PlanError::new(
+                "0A000",
+                "cannot use column reference in DEFAULT expression",
+            ));
+        }
+        let empty = DFSchema::empty();
+        let bound = self.bind_expr(e, &empty, self.batch(), &[])?;
+        let value = typed(bound, &empty).map_err(map_df_error)?;
+        dml::assign(value, field).map_err(|mut e| {
+            if e.code == "42804" {
+                e.message = e.message.replacen("but expression is", "but default expression is", 1);
+            }
+            e
+        })?;
+        Ok(e.to_string())
+    }
+
+    /// CREATE SOURCE.
+    pub(super) fn create_source(&self, s: &CreateSource, text: &str) -> Result<Statement> {
+        let Some(name) = self.new_name(&s.name, s.if_not_exists)? else {
+            return Self::taken(&s.name, "CREATE SOURCE");
+        };
+        if let Some(f) = &s.format {
+            return Err(PlanError::unsupported(format!("\"{f}\" is not supported"))
+                .hint("The nexmark connector has its own columns; leave FORMAT out."));
+        }
+        let schema = connectors::source_schema(&s.options)?;
+        if !s.columns.is_empty() {
+            self.same_columns(&s.columns, &schema)?;
+        }
+        let def = SourceDef {
+            schema,
+            connector: s.options.get("connector").cloned().unwrap_or_default(),
+            options: s.options.clone(),
+        };
+        Ok(self.create(name, ObjectKind::Source(def), Vec::new(), text, s.if_not_exists))
+    }
+
+    /// Declared columns must be the connector's own.
+    fn same_columns(&self, declared: &[ast::ColumnDef], schema: &SchemaRef) -> Result<()> {
+        let same = declared.len() == schema.fields().len()
+            && declared
+                .iter()
+                .zip(schema.fields())
+                .map(|(c, f)| {
+                    Ok(self.column(c)?.field.name() == f.name() && self.column(c)?.field.data_type() == f.data_type())
+                })
+                .collect::<Result<Vec<bool>>>()?
+                .into_iter()
+                .all(|ok| ok);
+        if same {
+            return Ok(());
+        }
+        let list: Vec<String> = schema
+            .fields()
+            .iter()
+            .map(|f| format!("{} {}", f.name(), types::pg_type_name(f)))
+            .collect();
+        Err(PlanError::new("42P16", "the declared columns are not the connector's")
+            .hint(format!("Leave the columns out, or declare ({}).", list.join(", "))))
+    }
+
+    /// CREATE VIEW and CREATE MATERIALIZED VIEW.
+    pub(super) fn create_view(&self, v: &CreateView, text: &str) -> Result<Statement> {
+        if v.materialized {
+            self.create_materialized(v, text)
+        } else {
+            self.create_plain(v, text)
+        }
+    }
+
+    fn create_plain(&self, v: &CreateView, text: &str) -> Result<Statement> {
+        let name = user_name(&v.name)?;
+        let existing = self.catalog.by_name(&name);
+        if let Some(o) = existing {
+            if !v.or_replace {
+                return Err(PlanError::new("42P07", format!("relation \"{name}\" already exists")));
+            }
+            if !matches!(o.kind, ObjectKind::View(_)) {
+                return Err(PlanError::new("42809", format!("\"{name}\" is not a view")));
+            }
+        }
+        if let Some(k) = v.options.keys().next() {
+            return Err(PlanError::new("22023", format!("unrecognized parameter \"{k}\"")));
+        }
+        let bound = self.view_query(&v.query, text, self.batch())?;
+        let schema = named_schema(&bound.schema, &v.columns)?;
+        if let Some(o) = existing {
+            if bound.used.contains(&o.id) || self.reads(&bound.used, o.id) {
+                return Err(PlanError::new(
+                    "42P17",
+                    format!("infinite recursion detected in rules for relation \"{name}\""),
+                ));
+            }
+            check_replacement(o.schema(), &schema)?;
+        }
+        let kind = ObjectKind::View(ViewDef {
+            sql: v.query.text.clone(),
+            schema,
+        });
+        let mut statement = self.create(name, kind, bound.used, text, v.if_not_exists);
+        if let (Statement::Create { object, .. }, Some(o)) = (&mut statement, existing) {
+            object.id = o.id;
+        }
+        Ok(statement)
+    }
+
+    /// Does any of `from` read `target`, through views?
+    fn reads(&self, from: &[ObjectId], target: ObjectId) -> bool {
+        let mut open: Vec<ObjectId> = from.to_vec();
+        let mut seen = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            if id == target {
+                return true;
+            }
+            if seen.insert(id) {
+                open.extend(
+                    self.catalog
+                        .get(id)
+                        .into_iter()
+                        .flat_map(|o| o.depends_on.iter().copied()),
+                );
+            }
+        }
+        false
+    }
+
+    fn view_query(&self, q: &QueryText, text: &str, mode: Mode) -> Result<Bound> {
+        let bound = self.bind_query(&q.query, text, mode, &[])?;
+        if let Some(n) = super::bind::first_parameter(&bound.plan)? {
+            return Err(PlanError::new("42P02", format!("there is no parameter {n}")));
+        }
+        Ok(bound)
+    }
+
+    fn create_materialized(&self, v: &CreateView, text: &str) -> Result<Statement> {
+        let Some(name) = self.new_name(&v.name, v.if_not_exists)? else {
+            return Self::taken(&v.name, "CREATE MATERIALIZED VIEW");
+        };
+        if let Some(k) = v.options.keys().find(|k| *k != "on_error") {
+            return Err(PlanError::new("22023", format!("unrecognized parameter \"{k}\"")));
+        }
+        let (plan, used) = self.stream_plan(&v.query, &v.columns, text)?;
+        let def = MaterializedViewDef {
+            sql: v.query.text.clone(),
+            schema: Arc::clone(&plan.root.schema),
+            plan,
+            options: v.options.clone(),
+        };
+        let kind = ObjectKind::MaterializedView(Box::new(def));
+        Ok(self.create(name, kind, used, text, v.if_not_exists))
+    }
+
+    /// The stream plan of a query, its columns named.
+    pub(super) fn stream_plan(
+        &self,
+        q: &QueryText,
+        columns: &[ast::Ident],
+        text: &str,
+    ) -> Result<(StreamPlan, Vec<ObjectId>)> {
+        let bound = self.view_query(q, text, Mode::Streaming)?;
+        let schema = named_schema(&bound.schema, columns)?;
+        let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+        let plan = rename(bound.plan, &names)?;
+        let plan = crate::stream::plan_view(plan, &schema, &self.catalog)?;
+        Ok((plan, bound.used))
+    }
+
+    /// CREATE SINK.
+    pub(super) fn create_sink(&self, s: &CreateSink, text: &str) -> Result<Statement> {
+        let Some(name) = self.new_name(&s.name, s.if_not_exists)? else {
+            return Self::taken(&s.name, "CREATE SINK");
+        };
+        let connector = connectors::check_sink(&s.options)?;
+        let query = self.sink_query(&s.input)?;
+        let (plan, used) = self.stream_plan(&query, &[], text)?;
+        let def = SinkDef {
+            sql: query.text,
+            schema: Arc::clone(&plan.root.schema),
+            plan,
+            connector,
+            options: s.options.clone(),
+        };
+        Ok(self.create(name, ObjectKind::Sink(Box::new(def)), used, text, s.if_not_exists))
+    }
+
+    /// What a sink reads, as a query.
+    pub(super) fn sink_query(&self, input: &SinkInput) -> Result<QueryText> {
+        match input {
+            SinkInput::Query(q) => Ok(q.clone()),
+            SinkInput::Relation(name) => {
+                let text = format!("SELECT * FROM {name}");
+                Ok(QueryText {
+                    query: super::parse::parse_query(&text)?,
+                    text,
+                    offset: 0,
+                })
+            }
+        }
+    }
+}
+
+struct Column {
+    field: Field,
+    default: Option<String>,
+    primary_key: bool,
+}
+
+fn locate_column(e: PlanError) -> PlanError {
+    e
+}
+
+/// The name of an object in schema `public`.
+pub(super) fn user_name(name: &ObjectName) -> Result<String> {
+    let (schema, n) = object_name(name)?;
+    match schema.as_deref() {
+        None | Some("public") => {}
+        Some("pg_catalog" | "information_schema" | "levee_catalog") => {
+            return Err(
+                PlanError::new("42501", format!("permission denied to create \"{name}\""))
+                    .detail("System catalog modifications are currently disallowed."),
+            );
+        }
+        Some(s) => {
+            return Err(PlanError::new("3F000", format!("schema \"{s}\" does not exist"))
+                .hint("All objects stand in schema public."));
+        }
+    }
+    if n.is_empty() {
+        return Err(PlanError::new("42601", "zero-length delimited identifier"));
+    }
+    if n.len() > 63 {
+        return Err(
+            PlanError::new("42622", format!("identifier \"{n}\" is too long")).hint("Names have at most 63 bytes.")
+        );
+    }
+    Ok(n)
+}
+
+fn refuse_table_clauses(t: &ast::CreateTable) -> Result<()> {
+    let refuse = |what: &str, hint: &str| Err(PlanError::unsupported(format!("{what} is not supported")).hint(hint));
+    if t.query.is_some() {
+        return refuse(
+            "CREATE TABLE AS",
+            "Create the table, then use INSERT … SELECT; or CREATE MATERIALIZED VIEW to keep it fresh.",
+        );
+    }
+    if t.like.is_some() {
+        return refuse("CREATE TABLE LIKE", "Write the columns out.");
+    }
+    if t.inherits.is_some() || t.partition_of.is_some() || t.partition_by.is_some() {
+        return refuse(
+            "table inheritance and partitioning",
+            "Use one table; state is partitioned by key internally.",
+        );
+    }
+    match &t.table_options {
+        CreateTableOptions::None => Ok(()),
+        CreateTableOptions::With(o) if o.is_empty() => Ok(()),
+        _ => refuse(
+            "CREATE TABLE … WITH",
+            "Storage parameters do not exist; for a connector use CREATE SOURCE.",
+        ),
+    }
+}
+
+fn refused_constraint(o: &ColumnOption) -> PlanError {
+    let (what, hint) = match o {
+        ColumnOption::Unique(_) => ("UNIQUE", "Use PRIMARY KEY."),
+        ColumnOption::Check(_) => ("CHECK", "Check the values before they are written."),
+        ColumnOption::ForeignKey(_) => (
+            "REFERENCES",
+            "Find unmatched rows with a materialized view: … WHERE NOT EXISTS (…).",
+        ),
+        ColumnOption::Generated { .. } | ColumnOption::Identity(_) => (
+            "GENERATED",
+            "Compute the column in a view, or give the value in the INSERT.",
+        ),
+        _ => return PlanError::unsupported(format!("column option {o} is not supported")),
+    };
+    PlanError::unsupported(format!("{what} is not supported")).hint(hint)
+}
+
+fn set_key(key: &mut Option<Vec<usize>>, columns: Vec<usize>, table: &str) -> Result<()> {
+    if key.is_some() {
+        return Err(PlanError::new(
+            "42P16",
+            format!("multiple primary keys for table \"{table}\" are not allowed"),
+        ));
+    }
+    *key = Some(columns);
+    Ok(())
+}
+
+fn key_columns(c: &TableConstraint, fields: &[Field]) -> Result<Vec<usize>> {
+    let TableConstraint::PrimaryKey(k) = c else {
+        let (what, hint) = match c {
+            TableConstraint::Unique(_) => ("UNIQUE", "Use PRIMARY KEY."),
+            TableConstraint::Check(_) => ("CHECK", "Check the values before they are written."),
+            TableConstraint::ForeignKey(_) => (
+                "FOREIGN KEY",
+                "Find unmatched rows with a materialized view: … WHERE NOT EXISTS (…).",
+            ),
+            _ => ("this table constraint", "Only PRIMARY KEY is."),
+        };
+        return Err(PlanError::unsupported(format!("{what} is not supported")).hint(hint));
+    };
+    let mut out = Vec::new();
+    for column in &k.columns {
+        let ast::Expr::Identifier(i) = &column.column.expr else {
+            return Err(PlanError::new("42601", "a primary key names columns"));
+        };
+        let name = fold(i);
+        let at = fields
+            .iter()
+            .position(|f| f.name() == &name)
+            .ok_or_else(|| PlanError::new("42703", format!("column \"{name}\" named in key does not exist")))?;
+        if out.contains(&at) {
+            return Err(PlanError::new(
+                "42701",
+                format!("column \"{name}\" appears twice in primary key constraint"),
+            ));
+        }
+        out.push(at);
+    }
+    Ok(out)
+}
+
+fn has_column(e: &ast::Expr) -> bool {
+    use std::ops::ControlFlow;
+    struct Finder;
+    impl ast::Visitor for Finder {
+        type Break = ();
+        fn pre_visit_expr(&mut self, e: &ast::Expr) -> ControlFlow<()> {
+            match e {
+                ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    ast::Visit::visit(e, &mut Finder).is_break()
+}
+
+/// A view's columns: the query's, renamed from the left; all different.
+fn named_schema(query: &SchemaRef, names: &[ast::Ident]) -> Result<SchemaRef> {
+    if names.len() > query.fields().len() {
+        return Err(PlanError::new(
+            "42601",
+            "CREATE VIEW specifies more column names than columns",
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    let mut fields = Vec::new();
+    for (i, f) in query.fields().iter().enumerate() {
+        let name = names.get(i).map_or_else(|| f.name().clone(), fold);
+        if !seen.insert(name.clone()) {
+            return Err(
+                PlanError::new("42701", format!("column \"{name}\" specified more than once"))
+                    .hint("Give the columns different names, with AS or in the view's column list."),
+            );
+        }
+        fields.push(f.as_ref().clone().with_name(name));
+    }
+    if fields.len() > COLUMNS_MAX {
+        return Err(PlanError::new(
+            "54011",
+            format!("views can have at most {COLUMNS_MAX} columns"),
+        ));
+    }
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+/// CREATE OR REPLACE VIEW may add columns at the end only.
+fn check_replacement(old: &SchemaRef, new: &SchemaRef) -> Result<()> {
+    if new.fields().len() < old.fields().len() {
+        return Err(PlanError::new("42P16", "cannot drop columns from view"));
+    }
+    for (o, n) in old.fields().iter().zip(new.fields()) {
+        if o.name() != n.name() {
+            return Err(PlanError::new(
+                "42P16",
+                format!("cannot change name of view column \"{}\" to \"{}\"", o.name(), n.name()),
+            ));
+        }
+        if o.data_type() != n.data_type() {
+            let name = |t: &DataType| types::pg_type_name(&Field::new("", t.clone(), true));
+            return Err(PlanError::new(
+                "42P16",
+                format!(
+                    "cannot change data type of view column \"{}\" from {} to {}",
+                    o.name(),
+                    name(o.data_type()),
+                    name(n.data_type())
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Binder {
+    /// Positions in errors of DDL.
+    pub(super) fn located(&self, r: Result<Statement>, text: &str) -> Result<Statement> {
+        r.map_err(|e| locate(e, text))
+    }
+}

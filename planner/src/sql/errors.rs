@@ -1,0 +1,246 @@
+//! DataFusion's and Arrow's errors → [`PlanError`] with PostgreSQL's code and words.
+
+use arrow::error::ArrowError;
+use datafusion::common::{DataFusionError, SchemaError};
+
+use super::parse::tokenize;
+use super::text::numeric_overflow;
+use crate::PlanError;
+
+/// An error of binding, optimising or running a plan. What this crate raised comes out as it went in.
+pub fn map_df_error(e: DataFusionError) -> PlanError {
+    match e {
+        DataFusionError::External(inner) => match inner.downcast::<PlanError>() {
+            Ok(e) => *e,
+            Err(inner) => match inner.downcast::<DataFusionError>() {
+                Ok(e) => map_df_error(*e),
+                Err(inner) => PlanError::internal(inner.to_string()),
+            },
+        },
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => map_df_error(*inner),
+        DataFusionError::Shared(inner) => map_shared(&inner),
+        DataFusionError::Collection(list) => list
+            .into_iter()
+            .next()
+            .map_or_else(|| PlanError::internal("an empty list of errors"), map_df_error),
+        DataFusionError::ArrowError(inner, _) => map_arrow_error(*inner),
+        DataFusionError::SchemaError(inner, _) => schema_error(&inner),
+        DataFusionError::Plan(m) => plan_error(&m),
+        DataFusionError::NotImplemented(m) => PlanError::unsupported(tidy(&m)),
+        DataFusionError::ResourcesExhausted(m) => PlanError::new("53200", format!("out of memory: {}", tidy(&m))),
+        DataFusionError::SQL(inner, _) => PlanError::new("42601", inner.to_string()),
+        DataFusionError::Execution(m) => execution_error(&m),
+        other => by_text(&other.to_string()),
+    }
+}
+
+fn map_shared(e: &DataFusionError) -> PlanError {
+    match e {
+        DataFusionError::External(inner) => match inner.downcast_ref::<PlanError>() {
+            Some(e) => e.clone(),
+            None => PlanError::internal(inner.to_string()),
+        },
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => map_shared(inner),
+        DataFusionError::Shared(inner) => map_shared(inner),
+        DataFusionError::ResourcesExhausted(m) => PlanError::new("53200", format!("out of memory: {}", tidy(m))),
+        DataFusionError::ArrowError(inner, _) => by_text(&inner.to_string()),
+        DataFusionError::Execution(m) => execution_error(m),
+        other => by_text(&other.to_string()),
+    }
+}
+
+/// An error of an Arrow kernel.
+pub fn map_arrow_error(e: ArrowError) -> PlanError {
+    match e {
+        ArrowError::ExternalError(inner) => match inner.downcast::<PlanError>() {
+            Ok(e) => *e,
+            Err(inner) => match inner.downcast::<DataFusionError>() {
+                Ok(e) => map_df_error(*e),
+                Err(inner) => PlanError::internal(inner.to_string()),
+            },
+        },
+        ArrowError::DivideByZero => PlanError::new("22012", "division by zero"),
+        ArrowError::ArithmeticOverflow(_) => PlanError::new("22003", "value out of range"),
+        other => by_text(&other.to_string()),
+    }
+}
+
+fn schema_error(e: &SchemaError) -> PlanError {
+    match e {
+        SchemaError::FieldNotFound { field, .. } => {
+            let name = match &field.relation {
+                Some(r) => format!("{}.{}", r.table(), field.name),
+                None => format!("\"{}\"", field.name),
+            };
+            PlanError::new("42703", format!("column {name} does not exist"))
+        }
+        SchemaError::AmbiguousReference { field } => {
+            PlanError::new("42702", format!("column reference \"{}\" is ambiguous", field.name))
+        }
+        SchemaError::DuplicateQualifiedField { qualifier, .. } => PlanError::new(
+            "42712",
+            format!("table name \"{}\" specified more than once", qualifier.table()),
+        ),
+        SchemaError::DuplicateUnqualifiedField { name } => {
+            PlanError::new("42701", format!("column \"{name}\" specified more than once"))
+        }
+    }
+}
+
+fn execution_error(m: &str) -> PlanError {
+    if m.contains("scalar subquery") || m.contains("more than one row") {
+        return PlanError::new(
+            "21000",
+            "more than one row returned by a subquery used as an expression",
+        );
+    }
+    by_text(m)
+}
+
+/// Messages that DataFusion gives as text only. Each case is held by a test, so that a new release that words it otherwise shows.
+fn plan_error(m: &str) -> PlanError {
+    let quoted = || m.split('\'').nth(1).unwrap_or("").to_owned();
+    if m.starts_with("Invalid function") {
+        return PlanError::new("42883", format!("function {} does not exist", quoted()))
+            .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
+    }
+    if m.contains("must appear in the GROUP BY clause")
+        || m.contains("Column in SELECT must be in GROUP BY")
+        || m.contains("could not be resolved from available columns")
+    {
+        let column = m
+            .split('"')
+            .nth(1)
+            .or_else(|| {
+                m.split(": ")
+                    .nth(1)
+                    .and_then(|t| t.split([' ', ',']).find(|w| w.contains('.')))
+            })
+            .unwrap_or("")
+            .to_owned();
+        return PlanError::new(
+            "42803",
+            format!("column \"{column}\" must appear in the GROUP BY clause or be used in an aggregate function"),
+        );
+    }
+    if m.contains("aggregate") && (m.contains("WHERE") || m.contains("where")) {
+        return PlanError::new("42803", "aggregate functions are not allowed in WHERE");
+    }
+    if m.contains("No field named") {
+        return PlanError::new("42703", tidy(m));
+    }
+    if m.contains("have the same number of columns")
+        || m.contains("UNION queries have different number")
+        || m.contains("number of columns")
+    {
+        return PlanError::new("42601", "each set operation query must have the same number of columns");
+    }
+    if m.contains("Projections require unique expression names") {
+        return PlanError::new("42701", tidy(m));
+    }
+    if m.contains("Correlated") || m.contains("correlated") {
+        return PlanError::unsupported(tidy(m)).hint("Rewrite the subquery as a join.");
+    }
+    if m.contains("WITH query name") || m.contains("specified more than once") {
+        return PlanError::new("42712", tidy(m));
+    }
+    if m.contains("Placeholder") || m.contains("placeholder") {
+        return PlanError::new("42P18", tidy(m));
+    }
+    if m.contains("Can't cast") || m.contains("Cannot automatically convert") || m.contains("cannot cast") {
+        return PlanError::new("42846", tidy(m));
+    }
+    if m.contains("Cannot coerce")
+        || m.contains("coerc")
+        || m.contains("No function matches")
+        || m.contains("failed to match any signature")
+    {
+        return PlanError::new("42883", tidy(m))
+            .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
+    }
+    if m.contains("ORDER BY position")
+        || m.contains("Order by column out of bounds")
+        || m.contains("Cannot find column with position")
+    {
+        return PlanError::new("42P10", tidy(m));
+    }
+    if m.contains("No function registered") {
+        return PlanError::new("42883", tidy(m));
+    }
+    PlanError::new("42601", tidy(m))
+}
+
+fn by_text(m: &str) -> PlanError {
+    let lower = m.to_lowercase();
+    if lower.contains("divide by zero") || lower.contains("division by zero") {
+        PlanError::new("22012", "division by zero")
+    } else if lower.contains("overflow") && lower.contains("decimal") {
+        numeric_overflow()
+    } else if lower.contains("overflow") || lower.contains("can't cast value") || lower.contains("out of range") {
+        PlanError::new("22003", "value out of range")
+    } else if lower.contains("scalar subquery") || lower.contains("more than one row") {
+        PlanError::new(
+            "21000",
+            "more than one row returned by a subquery used as an expression",
+        )
+    } else if lower.contains("regular expression") || lower.contains("regex") {
+        PlanError::new("2201B", tidy(m))
+    } else if lower.contains("cannot cast string") || lower.contains("parser error") {
+        PlanError::new("22P02", tidy(m))
+    } else {
+        PlanError::internal(tidy(m))
+    }
+}
+
+/// DataFusion's text as one lower-case sentence without its prefixes and back traces.
+fn tidy(m: &str) -> String {
+    let line = m.split("\n\nbacktrace").next().unwrap_or(m).lines().next().unwrap_or(m);
+    let line = line
+        .trim_start_matches("Error during planning: ")
+        .trim_start_matches("Execution error: ")
+        .trim_end_matches('.');
+    let mut chars = line.chars();
+    match chars.next() {
+        Some(c) => c.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+/// Adds the position of the name that an error complains of, found by looking for it among the statement's words.
+pub(super) fn locate(e: PlanError, text: &str) -> PlanError {
+    if e.position.is_some()
+        || !matches!(
+            e.code,
+            "42P01" | "42703" | "42883" | "42702" | "42704" | "42809" | "42803"
+        )
+    {
+        return e;
+    }
+    let Some(name) = subject(&e) else { return e };
+    let Ok(tokens) = tokenize(text) else { return e };
+    let lines = super::parse::Lines::new(text);
+    let found = tokens.iter().find(|t| match &t.token {
+        sqlparser::tokenizer::Token::Word(w) if w.quote_style.is_none() => w.value.eq_ignore_ascii_case(&name),
+        sqlparser::tokenizer::Token::Word(w) => w.value == name,
+        _ => false,
+    });
+    match found {
+        Some(t) => {
+            let at = lines.offset(t.span.start) + 1;
+            e.at(at)
+        }
+        None => e,
+    }
+}
+
+/// The first name in a message: the part before a dot of a qualified one.
+fn subject(e: &PlanError) -> Option<String> {
+    let m = &e.message;
+    let quoted = m.split('"').nth(1).map(str::to_owned);
+    let word = || {
+        let rest = m.strip_prefix("column ").or_else(|| m.strip_prefix("function "))?;
+        rest.split([' ', '(']).next().map(str::to_owned)
+    };
+    let name = quoted.or_else(word)?;
+    name.split('.').next().map(str::to_owned)
+}

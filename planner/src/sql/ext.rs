@@ -1,0 +1,604 @@
+//! The extension grammar: streaming DDL and session commands, read with sqlparser's token cursor.
+
+use sqlparser::ast::{Ident, ObjectName};
+use sqlparser::keywords::Keyword;
+use sqlparser::parser::{IsOptional, Parser, ParserError};
+use sqlparser::tokenizer::{Location, Token};
+
+use super::ast::{Copy, CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, QueryText, SinkInput};
+use super::parse::{ParseContext, parse_one, tokenize};
+use super::{Options, Parsed};
+use crate::{PlanError, Result};
+
+/// Reads the statement if it is one of the extension grammar's; otherwise leaves the cursor at its start.
+pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<ExtStatement>> {
+    let words = Words::of(p);
+    let first = words.get(0);
+    let second = words.get(1);
+    let statement = match (first, second) {
+        ("create", _) => return create(p, cx, &words),
+        ("drop", _) => return drop(p, cx, &words),
+        ("copy", _) => copy(p, cx)?,
+        ("explain", _) => return explain(p, cx).map(Some),
+        ("prepare", "transaction") => return Err(unsupported_xact("PREPARE TRANSACTION")),
+        ("prepare", _) => prepare(p, cx)?,
+        ("execute", _) => execute(p, cx)?,
+        ("set", _) => super::session::set(p, cx)?,
+        ("show", _) => super::session::show(p, cx)?,
+        ("reset", _) => super::session::reset(p, cx)?,
+        ("begin", _) | ("start", "transaction") => super::session::begin(p, cx)?,
+        ("commit", "prepared") | ("rollback", "prepared") => return Err(unsupported_xact("two-phase commit")),
+        ("commit" | "end", _) => super::session::end(p, ExtStatement::Commit),
+        ("rollback", "to") => return Err(unsupported_savepoint()),
+        ("rollback", "transaction" | "work") if words.get(2) == "to" => return Err(unsupported_savepoint()),
+        ("rollback" | "abort", _) => super::session::end(p, ExtStatement::Rollback),
+        ("savepoint" | "release", _) => return Err(unsupported_savepoint()),
+        ("deallocate", _) => super::session::deallocate(p, cx)?,
+        ("discard", _) => {
+            skip(p, 2);
+            if ["all", "temp", "temporary", "plans", "sequences"].contains(&second) {
+                ExtStatement::Discard
+            } else {
+                return Err(cx.error_here(p));
+            }
+        }
+        ("flush", "") => {
+            skip(p, 1);
+            ExtStatement::Flush
+        }
+        ("listen" | "unlisten" | "close", _) => {
+            skip(p, 2);
+            match first {
+                "listen" => ExtStatement::NoOp("LISTEN"),
+                "unlisten" => ExtStatement::NoOp("UNLISTEN"),
+                _ if second == "all" => ExtStatement::NoOp("CLOSE CURSOR ALL"),
+                _ => {
+                    return Err(PlanError::new("34000", format!("cursor \"{second}\" does not exist")));
+                }
+            }
+        }
+        ("analyze" | "analyse", _) => {
+            skip_all(p);
+            ExtStatement::NoOp("ANALYZE")
+        }
+        ("vacuum", _) => {
+            skip_all(p);
+            ExtStatement::NoOp("VACUUM")
+        }
+        _ => match refused(first, second) {
+            Some((what, hint)) => {
+                skip_all(p);
+                ExtStatement::Unsupported {
+                    what: what.to_owned(),
+                    hint: hint.to_owned(),
+                }
+            }
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(statement))
+}
+
+/// Lower-cased leading words of a statement; symbols read as themselves.
+struct Words(Vec<String>);
+
+impl Words {
+    fn of(p: &Parser<'_>) -> Self {
+        let words = (0..8)
+            .map(|n| match &p.peek_nth_token_ref(n).token {
+                Token::Word(w) if w.quote_style.is_none() => w.value.to_lowercase(),
+                Token::EOF => String::new(),
+                t => t.to_string(),
+            })
+            .collect();
+        Self(words)
+    }
+
+    fn get(&self, n: usize) -> &str {
+        self.0.get(n).map_or("", String::as_str)
+    }
+}
+
+fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
+    Some(match (first, second) {
+        ("alter", "table") => (
+            "ALTER TABLE",
+            "Create a new table and copy the rows with INSERT … SELECT.",
+        ),
+        ("alter", _) => ("ALTER", "Drop the object and create it again."),
+        ("merge", _) => ("MERGE", "Use INSERT, UPDATE and DELETE in one transaction."),
+        ("truncate", _) => ("TRUNCATE", "Use DELETE FROM."),
+        ("declare", _) => ("cursors", "Use the extended protocol's row limit, or LIMIT and OFFSET."),
+        ("fetch" | "move", _) => ("cursors", "Use the extended protocol's row limit, or LIMIT and OFFSET."),
+        ("grant" | "revoke", _) => (
+            "privileges",
+            "Every user may do everything; restrict access by address.",
+        ),
+        ("comment", _) => (
+            "COMMENT ON",
+            "Keep descriptions in the scripts that create the objects.",
+        ),
+        ("lock", _) => (
+            "LOCK TABLE",
+            "Transactions detect conflicting writes by themselves; retry on error 40001.",
+        ),
+        ("notify", _) => ("NOTIFY", "Read the table or view again instead."),
+        ("do", _) => ("DO blocks", "Send the statements one by one."),
+        ("call", _) => ("procedures", "Send the statements one by one."),
+        ("refresh", _) => (
+            "REFRESH MATERIALIZED VIEW",
+            "Materialized views are always fresh; no refresh is needed.",
+        ),
+        ("cluster" | "reindex", _) => ("physical maintenance commands", "None is needed."),
+        _ => return None,
+    })
+}
+
+fn unsupported_savepoint() -> PlanError {
+    PlanError::unsupported("savepoints are not supported").hint("Use separate transactions.")
+}
+
+fn unsupported_xact(what: &str) -> PlanError {
+    PlanError::unsupported(format!("{what} is not supported")).hint("Use COMMIT.")
+}
+
+pub(super) fn skip(p: &mut Parser<'_>, n: usize) {
+    for _ in 0..n {
+        if p.peek_token().token != Token::EOF {
+            p.next_token();
+        }
+    }
+}
+
+fn skip_all(p: &mut Parser<'_>) {
+    while p.peek_token().token != Token::EOF {
+        p.next_token();
+    }
+}
+
+fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Option<ExtStatement>> {
+    let (or_replace, at) = if words.get(1) == "or" && words.get(2) == "replace" {
+        (true, 3)
+    } else {
+        (false, 1)
+    };
+    let hint_no = |what: &str, hint: &str| -> Result<Option<ExtStatement>> {
+        Err(PlanError::unsupported(format!("{what} is not supported")).hint(hint))
+    };
+    match words.get(at) {
+        "view" => {
+            skip(p, at + 1);
+            create_view(p, cx, false, or_replace).map(Some)
+        }
+        "materialized" if words.get(at + 1) == "view" => {
+            if or_replace {
+                return hint_no(
+                    "CREATE OR REPLACE MATERIALIZED VIEW",
+                    "Drop the view and create it again.",
+                );
+            }
+            skip(p, at + 2);
+            create_view(p, cx, true, false).map(Some)
+        }
+        "recursive" => hint_no("CREATE RECURSIVE VIEW", "Recursive queries are not supported."),
+        "source" => {
+            skip(p, at + 1);
+            create_source(p, cx).map(Some)
+        }
+        "sink" => {
+            skip(p, at + 1);
+            create_sink(p, cx).map(Some)
+        }
+        "temp" | "temporary" | "unlogged" => hint_no(
+            &format!("CREATE {}", words.get(at).to_uppercase()),
+            "Create an ordinary table or view and drop it after use.",
+        ),
+        "unique" | "index" => hint_no(
+            "CREATE INDEX",
+            "Create a materialized view with the wanted rows, or a PRIMARY KEY.",
+        ),
+        "schema" => hint_no("CREATE SCHEMA", "All objects stand in schema public."),
+        "database" => hint_no(
+            "CREATE DATABASE",
+            "There is one database, dev; start a second server for another.",
+        ),
+        "sequence" => hint_no("CREATE SEQUENCE", "Give the keys in the INSERT."),
+        "function" | "procedure" | "aggregate" => {
+            hint_no("CREATE FUNCTION", "Write the expression in the query or in a view.")
+        }
+        "trigger" | "rule" => hint_no("CREATE TRIGGER", "Use a materialized view for derived data."),
+        "type" | "domain" => hint_no("CREATE TYPE", "Use the built-in types."),
+        "role" | "user" | "group" => hint_no("CREATE ROLE", "Any user name is accepted."),
+        "extension" => hint_no("CREATE EXTENSION", "There are no extensions."),
+        _ => Ok(None),
+    }
+}
+
+fn if_not_exists(p: &mut Parser<'_>) -> bool {
+    p.parse_keywords(&[Keyword::IF, Keyword::NOT, Keyword::EXISTS])
+}
+
+fn create_view(
+    p: &mut Parser<'_>,
+    cx: &ParseContext<'_>,
+    materialized: bool,
+    or_replace: bool,
+) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    let if_not_exists = materialized && if_not_exists(p);
+    let name = p.parse_object_name(false).map_err(err)?;
+    let columns = p
+        .parse_parenthesized_column_list(IsOptional::Optional, false)
+        .map_err(err)?;
+    let options = with_options(p, cx)?;
+    p.expect_keyword(Keyword::AS).map_err(err)?;
+    let query = query_text(p, cx)?;
+    Ok(ExtStatement::CreateView(CreateView {
+        materialized,
+        or_replace,
+        if_not_exists,
+        name,
+        columns,
+        options,
+        query,
+    }))
+}
+
+fn create_source(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    let if_not_exists = if_not_exists(p);
+    let name = p.parse_object_name(false).map_err(err)?;
+    let (columns, constraints) = p.parse_columns().map_err(err)?;
+    if let Some(c) = constraints.first() {
+        return Err(
+            PlanError::unsupported(format!("constraint {c} on a source is not supported"))
+                .hint("A source stores nothing; declare keys on a table or view."),
+        );
+    }
+    let options = with_options(p, cx)?;
+    let mut format = None;
+    if word_is(p, "format") {
+        let from = cx.lines.offset(p.peek_token().span.start);
+        format = Some(cx.text.chars().skip(from).collect::<String>());
+        skip_all(p);
+    }
+    Ok(ExtStatement::CreateSource(CreateSource {
+        if_not_exists,
+        name,
+        columns,
+        options,
+        format,
+    }))
+}
+
+fn create_sink(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    let if_not_exists = if_not_exists(p);
+    let name = p.parse_object_name(false).map_err(err)?;
+    let input = if p.parse_keyword(Keyword::FROM) {
+        SinkInput::Relation(p.parse_object_name(false).map_err(err)?)
+    } else {
+        p.expect_keyword(Keyword::AS).map_err(err)?;
+        SinkInput::Query(query_text(p, cx)?)
+    };
+    let options = with_options(p, cx)?;
+    if word_is(p, "format") {
+        return Err(PlanError::unsupported("FORMAT … ENCODE … of a sink is not supported")
+            .hint("Leave it out; the only sink connector is 'blackhole'."));
+    }
+    Ok(ExtStatement::CreateSink(CreateSink {
+        if_not_exists,
+        name,
+        input,
+        options,
+    }))
+}
+
+fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
+    let offset = cx.lines.offset(p.peek_token().span.start);
+    let query = p.parse_query().map_err(|e| cx.error(e))?;
+    let end = match p.peek_token() {
+        t if t.token == Token::EOF => usize::MAX,
+        t => cx.lines.offset(t.span.start),
+    };
+    let text: String = cx.text.chars().skip(offset).take(end.saturating_sub(offset)).collect();
+    Ok(QueryText {
+        text: text.trim_end().to_owned(),
+        offset,
+        query,
+    })
+}
+
+fn word_is(p: &Parser<'_>, word: &str) -> bool {
+    matches!(&p.peek_token_ref().token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
+}
+
+/// `WITH (key = value, …)`; keys are dotted words or quoted, values strings, numbers or words.
+fn with_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
+    let mut options = Options::new();
+    if !p.parse_keyword(Keyword::WITH) {
+        return Ok(options);
+    }
+    if !p.consume_token(&Token::LParen) {
+        return Err(cx.error_here(p));
+    }
+    if p.consume_token(&Token::RParen) {
+        return Ok(options);
+    }
+    loop {
+        let at = p.peek_token().span.start;
+        let key = option_key(p, cx)?;
+        if !p.consume_token(&Token::Eq) {
+            return Err(cx.error_here(p));
+        }
+        let value = option_value(p, cx)?;
+        if options.insert(key.clone(), value).is_some() {
+            return Err(PlanError::new("42601", format!("option \"{key}\" is given twice")).at(cx.lines.offset(at) + 1));
+        }
+        if p.consume_token(&Token::RParen) {
+            return Ok(options);
+        }
+        if !p.consume_token(&Token::Comma) {
+            return Err(cx.error_here(p));
+        }
+    }
+}
+
+fn option_key(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
+    let mut key = String::new();
+    loop {
+        match &p.peek_token_ref().token {
+            Token::Word(w) => key.push_str(&w.value.to_lowercase()),
+            Token::SingleQuotedString(s) => key.push_str(&s.to_lowercase()),
+            _ => return Err(cx.error_here(p)),
+        }
+        p.next_token();
+        if !p.consume_token(&Token::Period) {
+            return Ok(key);
+        }
+        key.push('.');
+    }
+}
+
+fn option_value(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
+    let sign = if p.consume_token(&Token::Minus) { "-" } else { "" };
+    let value = match &p.peek_token_ref().token {
+        Token::Word(w) => w.value.clone(),
+        Token::SingleQuotedString(s) => s.clone(),
+        Token::Number(n, _) => format!("{sign}{n}"),
+        _ => return Err(cx.error_here(p)),
+    };
+    p.next_token();
+    Ok(value)
+}
+
+fn drop(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Option<ExtStatement>> {
+    let (kind, n) = match (words.get(1), words.get(2)) {
+        ("table", _) => (DropKind::Table, 2),
+        ("source", _) => (DropKind::Source, 2),
+        ("view", _) => (DropKind::View, 2),
+        ("sink", _) => (DropKind::Sink, 2),
+        ("materialized", "view") => (DropKind::MaterializedView, 3),
+        (
+            what @ ("index" | "schema" | "database" | "sequence" | "function" | "type" | "role" | "user" | "extension"
+            | "trigger" | "domain" | "owned" | "procedure" | "aggregate"),
+            _,
+        ) => {
+            return Err(
+                PlanError::unsupported(format!("DROP {} is not supported", what.to_uppercase()))
+                    .hint("There are tables, views, materialized views, sources and sinks."),
+            );
+        }
+        _ => return Ok(None),
+    };
+    skip(p, n);
+    let if_exists = p.parse_keywords(&[Keyword::IF, Keyword::EXISTS]);
+    let names = p
+        .parse_comma_separated(|p| p.parse_object_name(false))
+        .map_err(|e| cx.error(e))?;
+    let cascade = p.parse_keyword(Keyword::CASCADE);
+    if !cascade {
+        p.parse_keyword(Keyword::RESTRICT);
+    }
+    Ok(Some(ExtStatement::Drop(Drop {
+        kind,
+        if_exists,
+        names,
+        cascade,
+    })))
+}
+
+fn copy(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    skip(p, 1);
+    if p.peek_token().token == Token::LParen {
+        return Err(PlanError::unsupported("COPY (query) TO is not supported")
+            .hint("Run the SELECT; psql's \\copy … TO needs COPY TO, use \\g with csv output instead."));
+    }
+    let table = p.parse_object_name(false).map_err(err)?;
+    let columns = p
+        .parse_parenthesized_column_list(IsOptional::Optional, false)
+        .map_err(err)?;
+    if p.parse_keyword(Keyword::TO) {
+        return Err(PlanError::unsupported("COPY TO is not supported")
+            .hint("Use SELECT; psql prints CSV with \\pset format csv."));
+    }
+    p.expect_keyword(Keyword::FROM).map_err(err)?;
+    if !word_is(p, "stdin") {
+        return Err(
+            PlanError::unsupported("COPY FROM a file or program on the server is not supported")
+                .hint("Use COPY … FROM STDIN, or psql's \\copy."),
+        );
+    }
+    skip(p, 1);
+    let options = copy_options(p, cx)?;
+    if word_is(p, "where") {
+        return Err(PlanError::unsupported("COPY … WHERE is not supported")
+            .hint("Copy into another table and use INSERT … SELECT."));
+    }
+    Ok(ExtStatement::Copy(Copy {
+        table,
+        columns,
+        options,
+    }))
+}
+
+/// `WITH (FORMAT csv, …)` or the old `CSV HEADER DELIMITER ','`.
+fn copy_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Vec<(String, Option<String>)>> {
+    let mut options = Vec::new();
+    p.parse_keyword(Keyword::WITH);
+    if p.consume_token(&Token::LParen) {
+        loop {
+            let key = option_key(p, cx)?;
+            let value = match p.peek_token().token {
+                Token::Comma | Token::RParen => None,
+                _ => Some(option_value(p, cx)?),
+            };
+            options.push((key, value));
+            if p.consume_token(&Token::RParen) {
+                return Ok(options);
+            }
+            if !p.consume_token(&Token::Comma) {
+                return Err(cx.error_here(p));
+            }
+        }
+    }
+    while let Token::Word(w) = p.peek_token().token {
+        let word = w.value.to_lowercase();
+        match word.as_str() {
+            "csv" | "binary" => {
+                skip(p, 1);
+                options.push(("format".into(), Some(word)));
+            }
+            "header" | "freeze" => {
+                skip(p, 1);
+                options.push((word, None));
+            }
+            "delimiter" | "null" | "quote" | "escape" | "encoding" => {
+                skip(p, 1);
+                p.parse_keyword(Keyword::AS);
+                options.push((word, Some(option_value(p, cx)?)));
+            }
+            _ => break,
+        }
+    }
+    Ok(options)
+}
+
+fn explain(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    skip(p, 1);
+    let (mut analyze, mut stream) = (false, false);
+    if p.consume_token(&Token::LParen) {
+        loop {
+            let key = option_key(p, cx)?;
+            let value = match p.peek_token().token {
+                Token::Comma | Token::RParen => None,
+                _ => Some(option_value(p, cx)?.to_lowercase()),
+            };
+            let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
+            match key.as_str() {
+                "analyze" => analyze = on,
+                "stream" => stream = on,
+                "format" if value.as_deref() != Some("text") => {
+                    return Err(PlanError::unsupported(
+                        "EXPLAIN formats other than text are not supported",
+                    ));
+                }
+                "format" | "verbose" | "costs" | "buffers" | "timing" | "summary" | "settings" | "wal" => {}
+                _ => {
+                    return Err(PlanError::new(
+                        "42601",
+                        format!("unrecognized EXPLAIN option \"{key}\""),
+                    ));
+                }
+            }
+            if p.consume_token(&Token::RParen) {
+                break;
+            }
+            if !p.consume_token(&Token::Comma) {
+                return Err(cx.error_here(p));
+            }
+        }
+    } else {
+        analyze = p.parse_keyword(Keyword::ANALYZE);
+        p.parse_keyword(Keyword::VERBOSE);
+    }
+    let statement = nested(p, cx)?;
+    Ok(ExtStatement::Explain {
+        analyze,
+        stream,
+        statement,
+    })
+}
+
+/// The rest of the text as a statement of its own.
+fn nested(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Box<Parsed>> {
+    let next = p.peek_token();
+    if next.token == Token::EOF {
+        return Err(cx.error_here(p));
+    }
+    let from = cx.lines.offset(next.span.start);
+    let text: String = cx.text.chars().skip(from).collect();
+    let tokens = tokenize(&text)?;
+    let parsed = parse_one(&text, &tokens, from).map_err(|mut e| {
+        e.position = e.position.map(|at| at + from);
+        e
+    })?;
+    skip_all(p);
+    Ok(Box::new(parsed))
+}
+
+fn prepare(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    skip(p, 1);
+    let name = fold(&p.parse_identifier().map_err(err)?);
+    let mut types = Vec::new();
+    if p.consume_token(&Token::LParen) {
+        types = p.parse_comma_separated(Parser::parse_data_type).map_err(err)?;
+        p.expect_token(&Token::RParen).map_err(err)?;
+    }
+    p.expect_keyword(Keyword::AS).map_err(err)?;
+    let statement = nested(p, cx)?;
+    Ok(ExtStatement::Prepare { name, types, statement })
+}
+
+fn execute(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    skip(p, 1);
+    let name = fold(&p.parse_identifier().map_err(err)?);
+    let mut args = Vec::new();
+    if p.consume_token(&Token::LParen) {
+        args = p
+            .parse_comma_separated0(Parser::parse_expr, Token::RParen)
+            .map_err(err)?;
+        p.expect_token(&Token::RParen).map_err(err)?;
+    }
+    Ok(ExtStatement::Execute { name, args })
+}
+
+/// An identifier as PostgreSQL stores it: folded unless quoted.
+pub(super) fn fold(ident: &Ident) -> String {
+    match ident.quote_style {
+        Some(_) => ident.value.clone(),
+        None => ident.value.to_ascii_lowercase(),
+    }
+}
+
+/// Position of an identifier: 1-based character offset in the statement, if it has one.
+pub(super) fn position(lines: &super::parse::Lines, at: Location) -> Option<usize> {
+    (at.line > 0).then(|| lines.offset(at) + 1)
+}
+
+/// The schema (if any) and name of an object name.
+pub(super) fn object_name(name: &ObjectName) -> Result<(Option<String>, String)> {
+    let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+    match parts.as_slice() {
+        [n] => Ok((None, n.clone())),
+        [s, n] => Ok((Some(s.clone()), n.clone())),
+        [_, s, n] => Ok((Some(s.clone()), n.clone())),
+        _ => Err(PlanError::new(
+            "42601",
+            format!("improper qualified name (too many dotted names): {name}"),
+        )),
+    }
+}

@@ -1,0 +1,548 @@
+//! `+ - * / %` and unary minus: integers, floats, numeric, dates, timestamps and intervals.
+//!
+//! Both arguments have been brought to a common class by [`crate::sql::operators`]: equal integer or float types, or two decimals.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Date32Array, Decimal256Array, Float32Array, Float64Array, Int32Array,
+    IntervalMonthDayNanoArray, PrimitiveArray, TimestampMicrosecondArray,
+};
+use arrow::compute::kernels::numeric;
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Float32Type, Float64Type, IntervalMonthDayNano, IntervalUnit, TimeUnit, i256,
+};
+use arrow::error::ArrowError;
+
+use super::cast::decimal_rescale;
+use super::{PgFunction, TypeFn, nulls};
+use crate::PlanError;
+use crate::sql::datetime::{DAY_US, add_interval, interval_of_micros};
+use crate::sql::text::pow10;
+use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT, interval};
+
+type Result<T> = std::result::Result<T, PlanError>;
+
+pub(super) fn functions() -> Vec<PgFunction> {
+    vec![
+        PgFunction::new("pg_add", type_add as TypeFn, |a, t| eval(Op::Add, a, t)),
+        PgFunction::new("pg_sub", type_sub, |a, t| eval(Op::Sub, a, t)),
+        PgFunction::new("pg_mul", type_mul, |a, t| eval(Op::Mul, a, t)),
+        PgFunction::new("pg_div", type_div, |a, t| eval(Op::Div, a, t)),
+        PgFunction::new("pg_mod", type_mod, |a, t| eval(Op::Mod, a, t)),
+        PgFunction::new("pg_neg", |t, _| first(t), |a, _| negate(a)),
+    ]
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Op {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Mod,
+}
+
+fn first(t: &[DataType]) -> Result<DataType> {
+    t.first()
+        .cloned()
+        .ok_or_else(|| PlanError::internal("operator without arguments"))
+}
+
+/// Precision and scale of a decimal type.
+pub(in crate::sql) fn decimal_parts(t: &DataType) -> Option<(u8, i8)> {
+    match t {
+        DataType::Decimal128(p, s) | DataType::Decimal256(p, s) => Some((*p, *s)),
+        _ => None,
+    }
+}
+
+/// Is one of the types of unlimited numeric, whose digits are not bounded by a declaration?
+fn unlimited(t: &DataType) -> bool {
+    t == &BARE_NUMERIC || t == &QUOTIENT
+}
+
+fn type_of(op: Op, t: &[DataType]) -> Result<DataType> {
+    let [a, b] = t else {
+        return Err(PlanError::internal("operator needs two arguments"));
+    };
+    if let (Some((p1, s1)), Some((p2, s2))) = (decimal_parts(a), decimal_parts(b)) {
+        return Ok(decimal_result(op, (a, p1, s1), (b, p2, s2)));
+    }
+    use DataType::{Date32, Float64, Int32, Interval, Timestamp};
+    Ok(match (a, b, op) {
+        (Date32, Date32, Op::Sub) => Int32,
+        (Date32, Int32, _) => Date32,
+        (Int32, Date32, Op::Add) => Date32,
+        (Timestamp(..), Timestamp(..), Op::Sub) => interval(),
+        (Timestamp(..), Interval(_), _) => a.clone(),
+        (Interval(_), Timestamp(..), _) => b.clone(),
+        (Interval(_), Float64, _) => interval(),
+        (Float64, Interval(_), Op::Mul) => interval(),
+        _ => a.clone(),
+    })
+}
+
+fn decimal_result(op: Op, (a, p1, s1): (&DataType, u8, i8), (b, p2, s2): (&DataType, u8, i8)) -> DataType {
+    if op == Op::Div {
+        return QUOTIENT;
+    }
+    if unlimited(a) || unlimited(b) {
+        let both_quotient = a == &QUOTIENT || b == &QUOTIENT;
+        return if both_quotient && matches!(op, Op::Add | Op::Sub) {
+            QUOTIENT
+        } else {
+            BARE_NUMERIC
+        };
+    }
+    let whole = |p: u8, s: i8| i32::from(p) - i32::from(s);
+    let (p, s) = match op {
+        Op::Add | Op::Sub => {
+            let s = i32::from(s1.max(s2));
+            (whole(p1, s1).max(whole(p2, s2)) + 1 + s, s)
+        }
+        Op::Mod => {
+            let s = i32::from(s1.max(s2));
+            (whole(p1, s1).min(whole(p2, s2)).max(1) + s, s)
+        }
+        Op::Mul | Op::Div => (i32::from(p1) + i32::from(p2), i32::from(s1) + i32::from(s2)),
+    };
+    if s > 60 {
+        return BARE_NUMERIC;
+    }
+    types::decimal(u8::try_from(p).unwrap_or(u8::MAX), i8::try_from(s).unwrap_or(0))
+}
+
+fn type_add(t: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]) -> Result<DataType> {
+    type_of(Op::Add, t)
+}
+fn type_sub(t: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]) -> Result<DataType> {
+    type_of(Op::Sub, t)
+}
+fn type_mul(t: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]) -> Result<DataType> {
+    type_of(Op::Mul, t)
+}
+fn type_div(t: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]) -> Result<DataType> {
+    type_of(Op::Div, t)
+}
+fn type_mod(t: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]) -> Result<DataType> {
+    type_of(Op::Mod, t)
+}
+
+/// Words an Arrow arithmetic error as PostgreSQL does.
+pub(in crate::sql) fn arithmetic_error(e: ArrowError, t: &DataType) -> PlanError {
+    match e {
+        ArrowError::DivideByZero => division_by_zero(),
+        ArrowError::ArithmeticOverflow(_) => out_of_range(t),
+        other => PlanError::internal(other.to_string()),
+    }
+}
+
+pub(in crate::sql) fn division_by_zero() -> PlanError {
+    PlanError::new("22012", "division by zero")
+}
+
+/// `integer out of range` and its like.
+pub(in crate::sql) fn out_of_range(t: &DataType) -> PlanError {
+    let message = match t {
+        DataType::Float32 | DataType::Float64 => "value out of range: overflow".to_owned(),
+        DataType::Decimal128(..) | DataType::Decimal256(..) => return crate::sql::text::numeric_overflow(),
+        DataType::Timestamp(..) => "timestamp out of range".to_owned(),
+        other => format!("{} out of range", types::base_name(other)),
+    };
+    let code = if matches!(t, DataType::Date32 | DataType::Timestamp(..) | DataType::Interval(_)) {
+        "22008"
+    } else {
+        "22003"
+    };
+    PlanError::new(code, message)
+}
+
+fn eval(op: Op, args: &[ArrayRef], out: &DataType) -> Result<ArrayRef> {
+    let [a, b] = args else {
+        return Err(PlanError::internal("operator needs two arguments"));
+    };
+    match (a.data_type(), b.data_type()) {
+        (DataType::Int16 | DataType::Int32 | DataType::Int64, t) if t == a.data_type() => integers(op, a, b),
+        (DataType::Float32, DataType::Float32) => {
+            floats::<Float32Type>(op, a, b).map(|r: Float32Array| Arc::new(r) as ArrayRef)
+        }
+        (DataType::Float64, DataType::Float64) => {
+            floats::<Float64Type>(op, a, b).map(|r: Float64Array| Arc::new(r) as ArrayRef)
+        }
+        (x, y) if decimal_parts(x).is_some() && decimal_parts(y).is_some() => decimals(op, a, b, out),
+        _ => temporal(op, a, b, out),
+    }
+}
+
+fn integers(op: Op, a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
+    let r = match op {
+        Op::Add => numeric::add(a, b),
+        Op::Sub => numeric::sub(a, b),
+        Op::Mul => numeric::mul(a, b),
+        Op::Div => numeric::div(a, b),
+        Op::Mod => numeric::rem(a, b),
+    };
+    r.map_err(|e| arithmetic_error(e, a.data_type()))
+}
+
+/// PostgreSQL refuses results that overflow to infinity or underflow to zero, and zero divisors.
+fn floats<T>(op: Op, a: &ArrayRef, b: &ArrayRef) -> Result<PrimitiveArray<T>>
+where
+    T: ArrowPrimitiveType,
+    T::Native: FloatOps,
+{
+    let (x, y) = (a.as_primitive::<T>(), b.as_primitive::<T>());
+    arrow::compute::try_binary::<_, _, _, T>(x, y, |l, r| {
+        let v = match op {
+            Op::Add => l + r,
+            Op::Sub => l - r,
+            Op::Mul => l * r,
+            Op::Div | Op::Mod if r.zero() => return Err(ArrowError::DivideByZero),
+            Op::Div => l / r,
+            Op::Mod => l % r,
+        };
+        if v.infinite() && !l.infinite() && !r.infinite() {
+            return Err(ArrowError::ArithmeticOverflow(String::new()));
+        }
+        if v.zero() && !l.zero() && matches!(op, Op::Mul | Op::Div) && !r.zero() && !r.infinite() {
+            return Err(ArrowError::ComputeError("underflow".into()));
+        }
+        Ok(v)
+    })
+    .map_err(|e| match e {
+        ArrowError::ComputeError(_) => PlanError::new("22003", "value out of range: underflow"),
+        other => arithmetic_error(other, &T::DATA_TYPE),
+    })
+}
+
+trait FloatOps:
+    Copy
+    + std::ops::Add<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::Rem<Output = Self>
+{
+    fn zero(self) -> bool;
+    fn infinite(self) -> bool;
+}
+
+impl FloatOps for f32 {
+    fn zero(self) -> bool {
+        self == 0.0
+    }
+    fn infinite(self) -> bool {
+        self.is_infinite()
+    }
+}
+
+impl FloatOps for f64 {
+    fn zero(self) -> bool {
+        self == 0.0
+    }
+    fn infinite(self) -> bool {
+        self.is_infinite()
+    }
+}
+
+fn decimals(op: Op, a: &ArrayRef, b: &ArrayRef, out: &DataType) -> Result<ArrayRef> {
+    let (Some((_, s1)), Some((_, s2)), Some((p, s))) = (
+        decimal_parts(a.data_type()),
+        decimal_parts(b.data_type()),
+        decimal_parts(out),
+    ) else {
+        return Err(PlanError::internal("decimal operator with a non-decimal argument"));
+    };
+    // Wide enough by construction: plain 128-bit kernels need no check beyond overflow of the declared digits.
+    if matches!(out, DataType::Decimal128(..))
+        && matches!(a.data_type(), DataType::Decimal128(..))
+        && matches!(b.data_type(), DataType::Decimal128(..))
+    {
+        let (x, y) = (
+            a.as_primitive::<arrow::datatypes::Decimal128Type>(),
+            b.as_primitive::<arrow::datatypes::Decimal128Type>(),
+        );
+        let up = |from: i8| {
+            10i128
+                .checked_pow(u32::try_from(s - from).unwrap_or(0))
+                .unwrap_or(i128::MAX)
+        };
+        let (fa, fb) = if op == Op::Mul { (1, 1) } else { (up(s1), up(s2)) };
+        let limit = 10i128.pow(u32::from(p));
+        let overflow = || ArrowError::ArithmeticOverflow(String::new());
+        let r: arrow::array::Decimal128Array = arrow::compute::try_binary(x, y, |l, r| {
+            let l = l.checked_mul(fa).ok_or_else(overflow)?;
+            let r = r.checked_mul(fb).ok_or_else(overflow)?;
+            let v = match op {
+                Op::Add => l.checked_add(r),
+                Op::Sub => l.checked_sub(r),
+                Op::Mul => l.checked_mul(r),
+                Op::Div | Op::Mod if r == 0 => return Err(ArrowError::DivideByZero),
+                Op::Div => l.checked_div(r),
+                Op::Mod => l.checked_rem(r),
+            };
+            match v {
+                Some(v) if v > -limit && v < limit => Ok(v),
+                _ => Err(overflow()),
+            }
+        })
+        .map_err(|e| arithmetic_error(e, out))?;
+        return r
+            .with_precision_and_scale(p, s)
+            .map(|r| Arc::new(r) as ArrayRef)
+            .map_err(|e| PlanError::internal(e.to_string()));
+    }
+    wide_decimals(op, (a, s1), (b, s2), p, s)
+}
+
+fn wide_decimals(op: Op, (a, s1): (&ArrayRef, i8), (b, s2): (&ArrayRef, i8), p: u8, s: i8) -> Result<ArrayRef> {
+    let (x, y) = (to_256(a)?, to_256(b)?);
+    let limit = pow10(p);
+    let overflow = || ArrowError::ArithmeticOverflow(String::new());
+    let r: Decimal256Array = arrow::compute::try_binary(&x, &y, |l, r| {
+        let v = match op {
+            Op::Mul => {
+                let product = l.checked_mul(r).ok_or_else(overflow)?;
+                decimal_rescale(product, i32::from(s1) + i32::from(s2), i32::from(s), true).ok_or_else(overflow)?
+            }
+            Op::Div => divide(l, i32::from(s1), r, i32::from(s2))?,
+            Op::Add | Op::Sub | Op::Mod => {
+                let scale = i32::from(s1.max(s2));
+                let l = decimal_rescale(l, i32::from(s1), scale, true).ok_or_else(overflow)?;
+                let r = decimal_rescale(r, i32::from(s2), scale, true).ok_or_else(overflow)?;
+                let v = match op {
+                    Op::Add => l.checked_add(r),
+                    Op::Sub => l.checked_sub(r),
+                    _ if r == i256::ZERO => return Err(ArrowError::DivideByZero),
+                    _ => l.checked_rem(r),
+                };
+                decimal_rescale(v.ok_or_else(overflow)?, scale, i32::from(s), true).ok_or_else(overflow)?
+            }
+        };
+        if v > limit.wrapping_neg() && v < limit {
+            Ok(v)
+        } else {
+            Err(overflow())
+        }
+    })
+    .map_err(|e| arithmetic_error(e, &BARE_NUMERIC))?;
+    r.with_precision_and_scale(p, s)
+        .map(|r| Arc::new(r) as ArrayRef)
+        .map_err(|e| PlanError::internal(e.to_string()))
+}
+
+/// A decimal array's unscaled values, 256 bits wide; type parameters of the result are meaningless.
+pub(in crate::sql) fn to_256(a: &ArrayRef) -> Result<Decimal256Array> {
+    match a.data_type() {
+        DataType::Decimal256(..) => Ok(a.as_primitive::<arrow::datatypes::Decimal256Type>().clone()),
+        DataType::Decimal128(..) => {
+            let x = a.as_primitive::<arrow::datatypes::Decimal128Type>();
+            Ok(x.unary::<_, arrow::datatypes::Decimal256Type>(i256::from_i128))
+        }
+        t => Err(PlanError::internal(format!("{t} is not a decimal"))),
+    }
+}
+
+/// Quotient at scale 38, rounded to the number of digits that PostgreSQL selects for it: at least 16 significant ones, in whole
+/// groups of four, and never fewer after the point than either operand has.
+///
+/// # Errors
+/// Division by zero; a quotient beyond 38 digits on either side.
+pub fn divide(l: i256, s1: i32, r: i256, s2: i32) -> std::result::Result<i256, ArrowError> {
+    const SCALE: i32 = 38;
+    if r == i256::ZERO {
+        return Err(ArrowError::DivideByZero);
+    }
+    if l == i256::ZERO {
+        return Ok(i256::ZERO);
+    }
+    let (w1, d1) = leading_group(l.wrapping_abs(), s1);
+    let (w2, d2) = leading_group(r.wrapping_abs(), s2);
+    let weight = w1 - w2 - i32::from(d1 <= d2);
+    // A scale of an unlimited numeric says nothing of the digits in use; only declared scales raise the result's.
+    let declared = |s: i32| if s >= SCALE { 0 } else { s };
+    let digits = (16 - 4 * weight).max(declared(s1)).max(declared(s2)).max(0);
+    if digits > SCALE {
+        return quotient(l, s1, r, s2, SCALE, true);
+    }
+    let q = quotient(l, s1, r, s2, digits, false)?;
+    decimal_rescale(q, digits, SCALE, true).ok_or_else(|| ArrowError::ArithmeticOverflow(String::new()))
+}
+
+/// `l / r` rounded half away from zero at `scale`; long division, so no intermediate exceeds 256 bits by more than the operands.
+fn quotient(l: i256, s1: i32, r: i256, s2: i32, scale: i32, exact: bool) -> std::result::Result<i256, ArrowError> {
+    let overflow = || ArrowError::ArithmeticOverflow(String::new());
+    let negative = (l < i256::ZERO) != (r < i256::ZERO);
+    let (mut rest, mut divisor) = (l.wrapping_abs(), r.wrapping_abs());
+    let mut shift = scale + s2 - s1;
+    // Too many digits on the left: move the point of the divisor instead.
+    while shift < 0 {
+        divisor = divisor.checked_mul(i256::from_i128(10)).ok_or_else(overflow)?;
+        shift += 1;
+    }
+    let mut q = rest.wrapping_div(divisor);
+    rest = rest.wrapping_rem(divisor);
+    let ten = i256::from_i128(10);
+    for _ in 0..shift {
+        q = q.checked_mul(ten).ok_or_else(overflow)?;
+        rest = rest.checked_mul(ten).ok_or_else(overflow)?;
+        q = q.checked_add(rest.wrapping_div(divisor)).ok_or_else(overflow)?;
+        rest = rest.wrapping_rem(divisor);
+    }
+    if exact && rest != i256::ZERO {
+        return Err(overflow());
+    }
+    if rest >= divisor.wrapping_sub(rest) {
+        q = q.checked_add(i256::ONE).ok_or_else(overflow)?;
+    }
+    Ok(if negative { q.wrapping_neg() } else { q })
+}
+
+/// Weight (in groups of four digits, counted from the point) and value of the first non-zero group.
+fn leading_group(v: i256, scale: i32) -> (i32, i32) {
+    let text = v.to_string();
+    let digits = i32::try_from(text.len()).unwrap_or(0) - scale;
+    let weight = (digits - 1).div_euclid(4);
+    let take = usize::try_from(digits - 4 * weight).unwrap_or(1);
+    let group: String = text.chars().chain(std::iter::repeat('0')).take(take).collect();
+    (weight, group.parse().unwrap_or(0))
+}
+
+fn temporal(op: Op, a: &ArrayRef, b: &ArrayRef, out: &DataType) -> Result<ArrayRef> {
+    use DataType::{Date32, Float64, Int32, Interval, Timestamp};
+    let (ta, tb) = (a.data_type().clone(), b.data_type().clone());
+    match (&ta, &tb) {
+        (DataType::Null, _) | (_, DataType::Null) => Ok(nulls(out, a.len())),
+        (Date32, Date32) => {
+            let (x, y) = (
+                a.as_primitive::<arrow::datatypes::Date32Type>(),
+                b.as_primitive::<arrow::datatypes::Date32Type>(),
+            );
+            let r: Int32Array = arrow::compute::try_binary(x, y, |l, r| l.checked_sub(r).ok_or(overflow()))
+                .map_err(|e| arithmetic_error(e, &Int32))?;
+            Ok(Arc::new(r))
+        }
+        (Date32, Int32) => date_plus(a, b, op == Op::Sub),
+        (Int32, Date32) => date_plus(b, a, false),
+        (Timestamp(..), Timestamp(..)) => {
+            let (x, y) = (
+                a.as_primitive::<arrow::datatypes::TimestampMicrosecondType>(),
+                b.as_primitive::<arrow::datatypes::TimestampMicrosecondType>(),
+            );
+            let r: IntervalMonthDayNanoArray = arrow::compute::try_binary(x, y, |l: i64, r: i64| {
+                l.checked_sub(r).and_then(interval_of_micros).ok_or(overflow())
+            })
+            .map_err(|e| arithmetic_error(e, out))?;
+            Ok(Arc::new(r))
+        }
+        (Timestamp(..), Interval(_)) => timestamp_plus(a, b, op == Op::Sub, out),
+        (Interval(_), Timestamp(..)) => timestamp_plus(b, a, false, out),
+        (Interval(_), Interval(_)) => {
+            let (x, y) = (
+                a.as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(),
+                b.as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(),
+            );
+            let r: IntervalMonthDayNanoArray =
+                arrow::compute::try_binary(x, y, |l: IntervalMonthDayNano, r: IntervalMonthDayNano| {
+                    let r = if op == Op::Sub {
+                        IntervalMonthDayNano::new(-r.months, -r.days, -r.nanoseconds)
+                    } else {
+                        r
+                    };
+                    plus(l, r).ok_or(overflow())
+                })
+                .map_err(|e| arithmetic_error(e, out))?;
+            Ok(Arc::new(r))
+        }
+        (Interval(_), Float64) => scale_interval(a, b, op == Op::Div),
+        (Float64, Interval(_)) => scale_interval(b, a, false),
+        _ => Err(PlanError::internal(format!("no operator for {ta} and {tb}"))),
+    }
+}
+
+fn overflow() -> ArrowError {
+    ArrowError::ArithmeticOverflow(String::new())
+}
+
+fn plus(l: IntervalMonthDayNano, r: IntervalMonthDayNano) -> Option<IntervalMonthDayNano> {
+    Some(IntervalMonthDayNano::new(
+        l.months.checked_add(r.months)?,
+        l.days.checked_add(r.days)?,
+        l.nanoseconds.checked_add(r.nanoseconds)?,
+    ))
+}
+
+fn date_plus(date: &ArrayRef, days: &ArrayRef, minus: bool) -> Result<ArrayRef> {
+    let (x, y) = (
+        date.as_primitive::<arrow::datatypes::Date32Type>(),
+        days.as_primitive::<arrow::datatypes::Int32Type>(),
+    );
+    let r: Date32Array = arrow::compute::try_binary(x, y, |l: i32, r: i32| {
+        if minus { l.checked_sub(r) } else { l.checked_add(r) }.ok_or(overflow())
+    })
+    .map_err(|e| arithmetic_error(e, &DataType::Date32))?;
+    Ok(Arc::new(r))
+}
+
+fn timestamp_plus(ts: &ArrayRef, iv: &ArrayRef, minus: bool, out: &DataType) -> Result<ArrayRef> {
+    let (x, y) = (
+        ts.as_primitive::<arrow::datatypes::TimestampMicrosecondType>(),
+        iv.as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(),
+    );
+    let r: TimestampMicrosecondArray = arrow::compute::try_binary(x, y, |l: i64, r: IntervalMonthDayNano| {
+        let r = if minus {
+            IntervalMonthDayNano::new(-r.months, -r.days, -r.nanoseconds)
+        } else {
+            r
+        };
+        add_interval(l, r).ok_or(overflow())
+    })
+    .map_err(|e| arithmetic_error(e, out))?;
+    let zone = match out {
+        DataType::Timestamp(TimeUnit::Microsecond, Some(z)) => Some(Arc::clone(z)),
+        _ => None,
+    };
+    Ok(Arc::new(r.with_timezone_opt(zone)))
+}
+
+/// Interval × number: each field is scaled, fractions of months and days spill downward (a month has 30 days).
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+fn scale_interval(iv: &ArrayRef, by: &ArrayRef, divide: bool) -> Result<ArrayRef> {
+    let (x, y) = (
+        iv.as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>(),
+        by.as_primitive::<arrow::datatypes::Float64Type>(),
+    );
+    let out = DataType::Interval(IntervalUnit::MonthDayNano);
+    let r: IntervalMonthDayNanoArray = arrow::compute::try_binary(x, y, |v: IntervalMonthDayNano, f: f64| {
+        if divide && f == 0.0 {
+            return Err(ArrowError::DivideByZero);
+        }
+        let f = if divide { 1.0 / f } else { f };
+        let exact = |n: f64| if divide { n / (1.0 / f) } else { n * f };
+        let months = exact(f64::from(v.months));
+        let days = exact(f64::from(v.days)) + round_micro(months.fract() * 30.0);
+        let micros = exact(v.nanoseconds as f64 / 1000.0) + round_micro(days.fract()) * DAY_US as f64;
+        if months.abs() > 2e9 || days.abs() > 2e9 || micros.abs() > 9e15 {
+            return Err(overflow());
+        }
+        Ok(IntervalMonthDayNano::new(
+            months.trunc() as i32,
+            days.trunc() as i32,
+            (micros.round_ties_even() as i64) * 1000,
+        ))
+    })
+    .map_err(|e| arithmetic_error(e, &out))?;
+    Ok(Arc::new(r))
+}
+
+fn round_micro(v: f64) -> f64 {
+    (v * 1e6).round() / 1e6
+}
+
+fn negate(args: &[ArrayRef]) -> Result<ArrayRef> {
+    let [a] = args else {
+        return Err(PlanError::internal("unary minus needs one argument"));
+    };
+    numeric::neg(a).map_err(|e| arithmetic_error(e, a.data_type()))
+}

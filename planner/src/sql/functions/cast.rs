@@ -1,0 +1,471 @@
+//! Casts, with PostgreSQL's rounding, range checks and messages.
+//!
+//! One function per target type: `pg_to_int4(x)`. `pg_to_numeric(x, p, s)` and `pg_varchar(x, n, explicit)` take their modifier
+//! as constants. Casts that cannot fail and mean the same everywhere stay DataFusion's.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array, Float32Array,
+    Float64Array, Int16Array, Int32Array, Int64Array, IntervalMonthDayNanoArray, StringArray, StringBuilder,
+    TimestampMicrosecondArray,
+};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{
+    DataType, Date32Type, Float32Type, Float64Type, Int64Type, IntervalMonthDayNanoType, TimeUnit,
+    TimestampMicrosecondType, i256,
+};
+use datafusion::common::ScalarValue;
+
+use super::arith::{decimal_parts, out_of_range, to_256};
+use super::{PgFunction, downcast, nulls};
+use crate::PlanError;
+use crate::sql::datetime::{self, DAY_US};
+use crate::sql::text::{self, Failure, pow10};
+use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT};
+
+type Result<T> = std::result::Result<T, PlanError>;
+
+pub(super) fn functions() -> Vec<PgFunction> {
+    vec![
+        PgFunction::new("pg_to_bool", |_, _| Ok(DataType::Boolean), to),
+        PgFunction::new("pg_to_int2", |_, _| Ok(DataType::Int16), to),
+        PgFunction::new("pg_to_int4", |_, _| Ok(DataType::Int32), to),
+        PgFunction::new("pg_to_int8", |_, _| Ok(DataType::Int64), to),
+        PgFunction::new("pg_to_float4", |_, _| Ok(DataType::Float32), to),
+        PgFunction::new("pg_to_float8", |_, _| Ok(DataType::Float64), to),
+        PgFunction::new("pg_to_numeric", numeric_type, to),
+        PgFunction::new("pg_to_text", |_, _| Ok(DataType::Utf8), to),
+        PgFunction::new("pg_to_bytea", |_, _| Ok(DataType::Binary), to),
+        PgFunction::new("pg_to_date", |_, _| Ok(DataType::Date32), to),
+        PgFunction::new("pg_to_timestamp", |_, _| Ok(types::timestamp()), to),
+        PgFunction::new("pg_to_timestamptz", |_, _| Ok(types::timestamptz()), to),
+        PgFunction::new("pg_to_interval", |_, _| Ok(types::interval()), to),
+        PgFunction::new("pg_varchar", |_, _| Ok(DataType::Utf8), varchar),
+    ]
+}
+
+/// The name of the function that casts to a type.
+pub(in crate::sql) fn function_for(target: &DataType) -> Option<&'static str> {
+    Some(match target {
+        DataType::Boolean => "pg_to_bool",
+        DataType::Int16 => "pg_to_int2",
+        DataType::Int32 => "pg_to_int4",
+        DataType::Int64 => "pg_to_int8",
+        DataType::Float32 => "pg_to_float4",
+        DataType::Float64 => "pg_to_float8",
+        DataType::Decimal128(..) | DataType::Decimal256(..) => "pg_to_numeric",
+        DataType::Utf8 => "pg_to_text",
+        DataType::Binary => "pg_to_bytea",
+        DataType::Date32 => "pg_to_date",
+        DataType::Timestamp(TimeUnit::Microsecond, None) => "pg_to_timestamp",
+        DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => "pg_to_timestamptz",
+        DataType::Interval(_) => "pg_to_interval",
+        _ => return None,
+    })
+}
+
+fn numeric_type(_: &[DataType], constants: &[Option<&ScalarValue>]) -> Result<DataType> {
+    let int = |i: usize| match constants.get(i) {
+        Some(Some(ScalarValue::Int32(Some(v)))) => Some(*v),
+        _ => None,
+    };
+    match (int(1), int(2)) {
+        (Some(76), Some(38)) => Ok(BARE_NUMERIC),
+        (Some(75), Some(38)) => Ok(QUOTIENT),
+        (Some(p), Some(s)) => Ok(types::decimal(
+            u8::try_from(p).unwrap_or(38),
+            i8::try_from(s).unwrap_or(0),
+        )),
+        _ => Ok(BARE_NUMERIC),
+    }
+}
+
+fn to(args: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
+    let a = args
+        .first()
+        .ok_or_else(|| PlanError::internal("cast without argument"))?;
+    cast_array(a, target)
+}
+
+/// Casts an array as an explicit PostgreSQL cast does.
+///
+/// # Errors
+/// The first value that has no equivalent in `target`: 22P02, 22003, 22007 or 22008.
+pub fn cast_array(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let from = a.data_type().clone();
+    if &from == target {
+        return Ok(Arc::clone(a));
+    }
+    match (&from, target) {
+        (DataType::Null, t) => Ok(nulls(t, a.len())),
+        (DataType::Utf8, t) => parse_array(a.as_string::<i32>(), t),
+        (DataType::Utf8View | DataType::LargeUtf8, t) => {
+            let text = arrow_cast(a, &DataType::Utf8)?;
+            cast_array(&text, t)
+        }
+        (_, DataType::Utf8) => format_array(a),
+        (DataType::Float32 | DataType::Float64, DataType::Int16 | DataType::Int32 | DataType::Int64) => {
+            float_to_int(a, target)
+        }
+        (DataType::Float32 | DataType::Float64, DataType::Decimal128(..) | DataType::Decimal256(..)) => {
+            float_to_decimal(a, target)
+        }
+        (f, DataType::Int16 | DataType::Int32 | DataType::Int64) if decimal_parts(f).is_some() => {
+            decimal_to_int(a, target)
+        }
+        (f, DataType::Decimal128(..) | DataType::Decimal256(..)) if decimal_parts(f).is_some() => {
+            decimal_to_decimal(a, target)
+        }
+        (
+            DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 | DataType::UInt64 | DataType::UInt32,
+            DataType::Decimal128(..) | DataType::Decimal256(..),
+        ) => {
+            let wide = arrow_cast(a, &DataType::Decimal256(40, 0))?;
+            decimal_to_decimal(&wide, target)
+        }
+        (f, DataType::Float32 | DataType::Float64) if decimal_parts(f).is_some() => decimal_to_float(a, target),
+        (DataType::Float64, DataType::Float32) => narrow_float(a),
+        (DataType::Timestamp(..), DataType::Date32) => {
+            let r: Date32Array = a
+                .as_primitive::<TimestampMicrosecondType>()
+                .try_unary(|us| i32::try_from(us.div_euclid(DAY_US)).map_err(|_| out_of_range(&DataType::Date32)))?;
+            Ok(Arc::new(r))
+        }
+        (DataType::Date32, DataType::Timestamp(_, zone)) => {
+            let r: TimestampMicrosecondArray = a
+                .as_primitive::<Date32Type>()
+                .try_unary(|d| i64::from(d).checked_mul(DAY_US).ok_or_else(|| out_of_range(target)))?;
+            Ok(Arc::new(r.with_timezone_opt(zone.clone())))
+        }
+        (DataType::Duration(_), DataType::Interval(_)) => {
+            let us = arrow_cast(a, &DataType::Duration(TimeUnit::Microsecond))?;
+            let r: IntervalMonthDayNanoArray = us
+                .as_primitive::<arrow::datatypes::DurationMicrosecondType>()
+                .try_unary(|us| datetime::interval_of_micros(us).ok_or_else(|| out_of_range(target)))?;
+            Ok(Arc::new(r))
+        }
+        _ => arrow_cast(a, target).map_err(|e| match e.code {
+            "22003" => out_of_range(target),
+            _ => e,
+        }),
+    }
+}
+
+fn arrow_cast(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let options = CastOptions {
+        safe: false,
+        ..Default::default()
+    };
+    cast_with_options(a, target, &options).map_err(|e| {
+        let message = e.to_string();
+        if message.contains("Can't cast value") || message.contains("verflow") {
+            out_of_range(target)
+        } else {
+            PlanError::new(
+                "42846",
+                format!(
+                    "cannot cast type {} to {}",
+                    types::base_name(a.data_type()),
+                    types::base_name(target)
+                ),
+            )
+        }
+    })
+}
+
+fn parse_array(a: &StringArray, target: &DataType) -> Result<ArrayRef> {
+    macro_rules! parse {
+        ($array:ty, $f:expr) => {{
+            let f = $f;
+            let name = types::base_name(target);
+            let r: $array = a
+                .iter()
+                .map(|s| s.map(|s| f(s).map_err(|e: Failure| e.error(name, s))).transpose())
+                .collect::<Result<_>>()?;
+            r
+        }};
+    }
+    let int = |min: i64, max: i64| move |s: &str| text::parse_int(s, min, max);
+    Ok(match target {
+        DataType::Boolean => Arc::new(parse!(BooleanArray, text::parse_bool)),
+        DataType::Int16 => {
+            let f = int(i64::from(i16::MIN), i64::from(i16::MAX));
+            Arc::new(parse!(Int16Array, |s: &str| f(s)
+                .and_then(|v| i16::try_from(v).map_err(|_| Failure::Range))))
+        }
+        DataType::Int32 => {
+            let f = int(i64::from(i32::MIN), i64::from(i32::MAX));
+            Arc::new(parse!(Int32Array, |s: &str| f(s)
+                .and_then(|v| i32::try_from(v).map_err(|_| Failure::Range))))
+        }
+        DataType::Int64 => Arc::new(parse!(Int64Array, int(i64::MIN, i64::MAX))),
+        DataType::Float32 => Arc::new(parse!(Float32Array, text::parse_float4)),
+        DataType::Float64 => Arc::new(parse!(Float64Array, text::parse_float8)),
+        DataType::Decimal128(p, s) => {
+            let r = parse!(Decimal128Array, |t: &str| text::parse_numeric(t, *p, *s, false)
+                .and_then(|v| v.to_i128().ok_or(Failure::Range)));
+            Arc::new(with_parts(r, *p, *s)?)
+        }
+        DataType::Decimal256(p, s) => {
+            let exact = target == &BARE_NUMERIC || target == &QUOTIENT;
+            let r = parse!(Decimal256Array, |t: &str| text::parse_numeric(t, *p, *s, exact));
+            Arc::new(r.with_precision_and_scale(*p, *s).map_err(internal)?)
+        }
+        DataType::Binary => {
+            let values: Vec<Option<Vec<u8>>> = a
+                .iter()
+                .map(|s| {
+                    s.map(|s| text::parse_bytea(s).map_err(|e| e.error("bytea", s)))
+                        .transpose()
+                })
+                .collect::<Result<_>>()?;
+            Arc::new(BinaryArray::from_iter(values))
+        }
+        DataType::Date32 => Arc::new(parse!(Date32Array, datetime::parse_date)),
+        DataType::Timestamp(_, None) => Arc::new(parse!(TimestampMicrosecondArray, datetime::parse_timestamp)),
+        DataType::Timestamp(_, Some(z)) => {
+            Arc::new(parse!(TimestampMicrosecondArray, datetime::parse_timestamptz).with_timezone(Arc::clone(z)))
+        }
+        DataType::Interval(_) => Arc::new(parse!(IntervalMonthDayNanoArray, datetime::parse_interval)),
+        DataType::Utf8 => Arc::new(a.clone()),
+        t => {
+            return Err(PlanError::new(
+                "42846",
+                format!("cannot cast type text to {}", types::base_name(t)),
+            ));
+        }
+    })
+}
+
+fn internal(e: impl std::fmt::Display) -> PlanError {
+    PlanError::internal(e.to_string())
+}
+
+fn with_parts(r: Decimal128Array, p: u8, s: i8) -> Result<Decimal128Array> {
+    r.with_precision_and_scale(p, s).map_err(internal)
+}
+
+/// The text form of every value.
+///
+/// # Errors
+/// A type without a text form.
+pub fn format_array(a: &ArrayRef) -> Result<ArrayRef> {
+    let mut out = StringBuilder::with_capacity(a.len(), a.len() * 8);
+    macro_rules! each {
+        ($array:expr, $f:expr) => {{
+            let f = $f;
+            for v in $array.iter() {
+                match v {
+                    Some(v) => out.append_value(f(v)),
+                    None => out.append_null(),
+                }
+            }
+        }};
+    }
+    match a.data_type() {
+        DataType::Boolean => each!(a.as_boolean(), |v: bool| if v { "true" } else { "false" }),
+        DataType::Float32 => each!(a.as_primitive::<Float32Type>(), text::format_float4),
+        DataType::Float64 => each!(a.as_primitive::<Float64Type>(), text::format_float8),
+        t @ (DataType::Decimal128(..) | DataType::Decimal256(..)) => {
+            each!(to_256(a)?, |v: i256| text::format_numeric(v, t));
+        }
+        DataType::Binary => each!(a.as_binary::<i32>(), text::format_bytea),
+        DataType::Date32 => each!(a.as_primitive::<Date32Type>(), datetime::format_date),
+        DataType::Timestamp(TimeUnit::Microsecond, None) => {
+            each!(a.as_primitive::<TimestampMicrosecondType>(), datetime::format_timestamp);
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => {
+            each!(
+                a.as_primitive::<TimestampMicrosecondType>(),
+                datetime::format_timestamptz
+            );
+        }
+        DataType::Interval(_) => each!(a.as_primitive::<IntervalMonthDayNanoType>(), text::format_interval),
+        _ => return arrow_cast(a, &DataType::Utf8),
+    }
+    Ok(Arc::new(out.finish()))
+}
+
+/// Half to even, as PostgreSQL's `rint`.
+#[allow(clippy::cast_possible_truncation)]
+fn float_to_int(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let wide = arrow_cast(a, &DataType::Float64)?;
+    let (min, max) = match target {
+        DataType::Int16 => (-32_768.0, 32_768.0),
+        DataType::Int32 => (-2_147_483_648.0, 2_147_483_648.0),
+        _ => (-9_223_372_036_854_775_808.0, 9_223_372_036_854_775_808.0),
+    };
+    let r: Int64Array = wide.as_primitive::<Float64Type>().try_unary(|v| {
+        let v = v.round_ties_even();
+        if v >= min && v < max {
+            Ok(v as i64)
+        } else {
+            Err(out_of_range(target))
+        }
+    })?;
+    arrow_cast(&(Arc::new(r) as ArrayRef), target)
+}
+
+/// PostgreSQL keeps 15 significant digits of a double, 6 of a real.
+fn float_to_decimal(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let Some((p, s)) = decimal_parts(target) else {
+        return Err(internal("not a decimal"));
+    };
+    let digits = if a.data_type() == &DataType::Float32 { 5 } else { 14 };
+    let wide = arrow_cast(a, &DataType::Float64)?;
+    let exact = target == &BARE_NUMERIC;
+    let r: Decimal256Array = wide.as_primitive::<Float64Type>().try_unary(|v| {
+        let written = format!("{v:.digits$e}");
+        text::parse_numeric(&written, p, s, exact).map_err(|_| text::numeric_overflow())
+    })?;
+    narrow(r, target)
+}
+
+/// A 256-bit decimal array with right values as the type asks for.
+fn narrow(r: Decimal256Array, target: &DataType) -> Result<ArrayRef> {
+    match target {
+        DataType::Decimal256(p, s) => Ok(Arc::new(r.with_precision_and_scale(*p, *s).map_err(internal)?)),
+        DataType::Decimal128(p, s) => {
+            let n: Decimal128Array = r.try_unary(|v: i256| v.to_i128().ok_or_else(text::numeric_overflow))?;
+            Ok(Arc::new(with_parts(n, *p, *s)?))
+        }
+        t => Err(internal(format!("{t} is not a decimal"))),
+    }
+}
+
+/// Moves the point from `from` to `to` digits: half away from zero, or `None` if `exact` and digits would be lost.
+pub(in crate::sql) fn decimal_rescale(v: i256, from: i32, to: i32, exact: bool) -> Option<i256> {
+    if to >= from {
+        let up = u8::try_from(to - from).ok().filter(|n| *n <= 76)?;
+        return v.checked_mul(pow10(up));
+    }
+    let Some(down) = u8::try_from(from - to).ok().filter(|n| *n <= 76) else {
+        return (v == i256::ZERO || !exact).then_some(i256::ZERO);
+    };
+    let by = pow10(down);
+    let (q, rest) = (v.wrapping_div(by), v.wrapping_rem(by).wrapping_abs());
+    if exact {
+        return (rest == i256::ZERO).then_some(q);
+    }
+    if rest >= by.wrapping_sub(rest) {
+        return Some(if v < i256::ZERO {
+            q.wrapping_sub(i256::ONE)
+        } else {
+            q.wrapping_add(i256::ONE)
+        });
+    }
+    Some(q)
+}
+
+fn decimal_to_decimal(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let (Some((_, from)), Some((p, to))) = (decimal_parts(a.data_type()), decimal_parts(target)) else {
+        return Err(internal("not a decimal"));
+    };
+    let exact = target == &BARE_NUMERIC || target == &QUOTIENT;
+    let limit = pow10(p);
+    let r: Decimal256Array = to_256(a)?.try_unary(|v: i256| {
+        decimal_rescale(v, i32::from(from), i32::from(to), exact)
+            .filter(|v| v.wrapping_abs() < limit)
+            .ok_or_else(|| overflow_detail(p, to, target))
+    })?;
+    narrow(r, target)
+}
+
+fn overflow_detail(p: u8, s: i8, target: &DataType) -> PlanError {
+    let e = text::numeric_overflow();
+    if target == &BARE_NUMERIC || target == &QUOTIENT {
+        return e.detail("numeric holds 38 digits before and 38 digits after the decimal point");
+    }
+    let whole = i32::from(p) - i32::from(s);
+    let bound = if whole == 0 {
+        "1".to_owned()
+    } else {
+        format!("10^{whole}")
+    };
+    e.detail(format!(
+        "A field with precision {p}, scale {s} must round to an absolute value less than {bound}."
+    ))
+}
+
+fn decimal_to_int(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let Some((_, from)) = decimal_parts(a.data_type()) else {
+        return Err(internal("not a decimal"));
+    };
+    let r: Int64Array = to_256(a)?.try_unary(|v: i256| {
+        decimal_rescale(v, i32::from(from), 0, false)
+            .and_then(|v| v.to_i128())
+            .and_then(|v| i64::try_from(v).ok())
+            .ok_or_else(|| out_of_range(target))
+    })?;
+    if target == &DataType::Int64 {
+        return Ok(Arc::new(r));
+    }
+    arrow_cast(&(Arc::new(r) as ArrayRef), target)
+}
+
+/// Through the text, so that the nearest double is found.
+#[allow(clippy::cast_possible_truncation)]
+fn decimal_to_float(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let t = a.data_type().clone();
+    let r: Float64Array = downcast::<Decimal256Array>(&[Arc::new(to_256(a)?) as ArrayRef], 0)?
+        .try_unary::<_, Float64Type, PlanError>(|v| text::format_numeric(v, &t).parse::<f64>().map_err(internal))?;
+    if target == &DataType::Float64 {
+        return Ok(Arc::new(r));
+    }
+    narrow_float(&(Arc::new(r) as ArrayRef))
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn narrow_float(a: &ArrayRef) -> Result<ArrayRef> {
+    let r: Float32Array = a.as_primitive::<Float64Type>().try_unary(|v| {
+        let n = v as f32;
+        if n.is_infinite() && v.is_finite() {
+            return Err(PlanError::new("22003", "value out of range: overflow"));
+        }
+        if n == 0.0 && v != 0.0 {
+            return Err(PlanError::new("22003", "value out of range: underflow"));
+        }
+        Ok(n)
+    })?;
+    Ok(Arc::new(r))
+}
+
+/// `varchar(n)`: an explicit cast cuts; an assignment refuses, unless what is lost is blanks.
+fn varchar(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let a = downcast::<StringArray>(args, 0)?;
+    let n = args.get(1).map(|x| x.as_primitive::<Int64Type>());
+    let explicit = downcast::<BooleanArray>(args, 2)?;
+    let (Some(n), false) = (n, explicit.is_empty()) else {
+        return Ok(Arc::new(a.clone()));
+    };
+    let (limit, explicit) = (usize::try_from(n.value(0)).unwrap_or(usize::MAX), explicit.value(0));
+    let r: StringArray = a
+        .iter()
+        .map(|s| s.map(|s| fit(s, limit, explicit)).transpose())
+        .collect::<Result<_>>()?;
+    Ok(Arc::new(r))
+}
+
+fn fit(s: &str, limit: usize, explicit: bool) -> Result<&str> {
+    let Some((end, _)) = s.char_indices().nth(limit) else {
+        return Ok(s);
+    };
+    if explicit || s[end..].bytes().all(|b| b == b' ') {
+        return Ok(&s[..end]);
+    }
+    Err(PlanError::new(
+        "22001",
+        format!("value too long for type character varying({limit})"),
+    ))
+}
+
+/// One value cast to a type.
+///
+/// # Errors
+/// As [`cast_array`].
+pub fn cast_scalar(value: &ScalarValue, target: &DataType) -> Result<ScalarValue> {
+    let a = value.to_array_of_size(1).map_err(|e| internal(e.to_string()))?;
+    let r = cast_array(&a, target)?;
+    ScalarValue::try_from_array(&r, 0).map_err(|e| internal(e.to_string()))
+}

@@ -1,0 +1,624 @@
+//! Date and time functions: `extract`, `date_part`, `date_trunc`, `date_bin`, `to_char`, `to_timestamp`, `make_date`, `age`.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Date32Array, Decimal128Array, Float64Array, StringArray, TimestampMicrosecondArray,
+};
+use arrow::datatypes::{
+    DataType, Date32Type, Float64Type, Int32Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
+    TimestampMicrosecondType,
+};
+use datafusion::common::ScalarValue;
+
+use super::cast::cast_array;
+use super::{PgFunction, all_valid, downcast, no_function};
+use crate::PlanError;
+use crate::sql::datetime::{self, DAY_US, civil, days_of};
+use crate::sql::types::{self, interval, timestamp, timestamptz};
+
+type Result<T> = std::result::Result<T, PlanError>;
+
+pub(super) fn functions() -> Vec<PgFunction> {
+    vec![
+        PgFunction::new("pg_extract", |t, c| extract_type(t, c), extract),
+        PgFunction::new("date_part", |t, _| part_type(t), date_part),
+        PgFunction::new("date_trunc", |t, _| trunc_type(t), trunc),
+        PgFunction::new("date_bin", |t, _| bin_type(t), bin),
+        PgFunction::new("to_char", |t, _| to_char_type(t), to_char),
+        PgFunction::new("to_timestamp", |t, _| to_timestamp_type(t), to_timestamp),
+        PgFunction::new("make_date", |_, _| Ok(DataType::Date32), make_date),
+        PgFunction::new("age", |t, _| age_type(t), age),
+    ]
+}
+
+fn is_time(t: &DataType) -> bool {
+    matches!(t, DataType::Date32 | DataType::Timestamp(..) | DataType::Interval(_))
+}
+
+fn extract_type(t: &[DataType], constants: &[Option<&ScalarValue>]) -> Result<DataType> {
+    let [DataType::Utf8, x] = t else {
+        return Err(no_function("extract", t));
+    };
+    if !is_time(x) {
+        return Err(PlanError::new(
+            "42883",
+            format!(
+                "function pg_catalog.extract(unknown, {}) does not exist",
+                types::base_name(x)
+            ),
+        ));
+    }
+    let scale = match constants.first() {
+        Some(Some(ScalarValue::Utf8(Some(f)))) => match f.to_ascii_lowercase().as_str() {
+            "second" | "seconds" | "epoch" => 6,
+            "millisecond" | "milliseconds" => 3,
+            _ => 0,
+        },
+        _ => 6,
+    };
+    Ok(DataType::Decimal128(22, scale))
+}
+
+fn part_type(t: &[DataType]) -> Result<DataType> {
+    match t {
+        [DataType::Utf8, x] if is_time(x) => Ok(DataType::Float64),
+        _ => Err(no_function("date_part", t)),
+    }
+}
+
+/// A field in millionths.
+fn field(name: &str, x: &Moment) -> Result<i128> {
+    let unknown = |t: &str| PlanError::new("22023", format!("unit \"{name}\" not recognized for type {t}"));
+    let unit = 1_000_000i128;
+    match x {
+        Moment::Interval(v) => {
+            let micros = i128::from(v.nanoseconds / 1000);
+            let (months, days) = (i128::from(v.months), i128::from(v.days));
+            Ok(match name {
+                "year" | "years" => months / 12 * unit,
+                "month" | "months" => months % 12 * unit,
+                "day" | "days" => days * unit,
+                "hour" | "hours" => micros / 3_600_000_000 * unit,
+                "minute" | "minutes" => micros / 60_000_000 % 60 * unit,
+                "second" | "seconds" => micros % 60_000_000,
+                "millisecond" | "milliseconds" => micros % 60_000_000 * 1000,
+                "microsecond" | "microseconds" => micros % 60_000_000 * unit,
+                "quarter" => (months % 12 / 3 + 1) * unit,
+                "decade" | "decades" => months / 120 * unit,
+                "century" | "centuries" => months / 1200 * unit,
+                "epoch" => {
+                    let day = i128::from(DAY_US);
+                    months / 12 * (day * 1461 / 4) + months % 12 * 30 * day + days * day + micros
+                }
+                _ => return Err(unknown("interval")),
+            })
+        }
+        Moment::Time { us, is_date, zoned } => {
+            let (days, time) = (us.div_euclid(DAY_US), us.rem_euclid(DAY_US));
+            let (y, m, d) = civil(days);
+            let time_name = if *is_date {
+                "date"
+            } else if *zoned {
+                "timestamp with time zone"
+            } else {
+                "timestamp without time zone"
+            };
+            if *is_date
+                && matches!(
+                    name,
+                    "hour" | "minute" | "second" | "millisecond" | "microsecond" | "milliseconds" | "microseconds"
+                )
+            {
+                return Err(PlanError::new(
+                    "0A000",
+                    format!("unit \"{name}\" not supported for type date"),
+                ));
+            }
+            let seconds = time % 60_000_000;
+            let v = match name {
+                "year" | "years" => {
+                    if y > 0 {
+                        y
+                    } else {
+                        y - 1
+                    }
+                }
+                "month" | "months" => m,
+                "day" | "days" => d,
+                "hour" | "hours" => time / 3_600_000_000,
+                "minute" | "minutes" => time / 60_000_000 % 60,
+                "second" | "seconds" => return Ok(i128::from(seconds)),
+                "millisecond" | "milliseconds" => return Ok(i128::from(seconds) * 1000),
+                "microsecond" | "microseconds" => seconds,
+                "quarter" => (m - 1) / 3 + 1,
+                "decade" | "decades" => y.div_euclid(10),
+                "century" | "centuries" => (y + 99).div_euclid(100),
+                "millennium" | "millennia" => (y + 999).div_euclid(1000),
+                "dow" => (days + 4).rem_euclid(7),
+                "isodow" => (days + 3).rem_euclid(7) + 1,
+                "doy" => days - days_of(y, 1, 1) + 1,
+                "week" => iso_week(days).1,
+                "isoyear" => iso_week(days).0,
+                "epoch" => return Ok(i128::from(*us)),
+                "timezone" | "timezone_hour" | "timezone_minute" if *zoned => 0,
+                _ => return Err(unknown(time_name)),
+            };
+            Ok(i128::from(v) * unit)
+        }
+    }
+}
+
+/// ISO year and week.
+fn iso_week(days: i64) -> (i64, i64) {
+    let thursday = days - (days + 3).rem_euclid(7) + 3;
+    let (year, _, _) = civil(thursday);
+    (year, (thursday - days_of(year, 1, 1)) / 7 + 1)
+}
+
+enum Moment {
+    Interval(IntervalMonthDayNano),
+    Time { us: i64, is_date: bool, zoned: bool },
+}
+
+fn moment(a: &ArrayRef, row: usize) -> Result<Moment> {
+    Ok(match a.data_type() {
+        DataType::Interval(_) => Moment::Interval(a.as_primitive::<IntervalMonthDayNanoType>().value(row)),
+        DataType::Date32 => Moment::Time {
+            us: i64::from(a.as_primitive::<Date32Type>().value(row)) * DAY_US,
+            is_date: true,
+            zoned: false,
+        },
+        DataType::Timestamp(_, z) => Moment::Time {
+            us: a.as_primitive::<TimestampMicrosecondType>().value(row),
+            is_date: false,
+            zoned: z.is_some(),
+        },
+        t => return Err(PlanError::internal(format!("{t} is not a time"))),
+    })
+}
+
+fn fields(args: &[ArrayRef]) -> Result<Vec<Option<i128>>> {
+    let names = downcast::<StringArray>(args, 0)?;
+    let x = args.get(1).ok_or_else(|| PlanError::internal("no argument"))?;
+    (0..x.len())
+        .map(|i| {
+            if !all_valid(args, i) {
+                return Ok(None);
+            }
+            field(&names.value(i).to_ascii_lowercase(), &moment(x, i)?).map(Some)
+        })
+        .collect()
+}
+
+fn extract(args: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
+    let scale = match target {
+        DataType::Decimal128(_, s) => *s,
+        _ => 6,
+    };
+    let down = 10i128.pow(6 - u32::try_from(scale).unwrap_or(0).min(6));
+    let values: Decimal128Array = fields(args)?.into_iter().map(|v| v.map(|v| v / down)).collect();
+    let r = values
+        .with_precision_and_scale(22, scale)
+        .map_err(|e| PlanError::internal(e.to_string()))?;
+    Ok(Arc::new(r))
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn date_part(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let r: Float64Array = fields(args)?.into_iter().map(|v| v.map(|v| v as f64 / 1e6)).collect();
+    Ok(Arc::new(r))
+}
+
+fn trunc_type(t: &[DataType]) -> Result<DataType> {
+    match t {
+        [DataType::Utf8, DataType::Timestamp(_, None)] => Ok(timestamp()),
+        [DataType::Utf8, DataType::Timestamp(..) | DataType::Date32] => Ok(timestamptz()),
+        [DataType::Utf8, DataType::Interval(_)] => Ok(interval()),
+        _ => Err(no_function("date_trunc", t)),
+    }
+}
+
+fn trunc(args: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
+    let names = downcast::<StringArray>(args, 0)?;
+    let x = args.get(1).ok_or_else(|| PlanError::internal("no argument"))?;
+    if matches!(target, DataType::Interval(_)) {
+        let v = x.as_primitive::<IntervalMonthDayNanoType>();
+        let r: arrow::array::IntervalMonthDayNanoArray = (0..x.len())
+            .map(|i| {
+                all_valid(args, i)
+                    .then(|| trunc_interval(names.value(i), v.value(i)))
+                    .transpose()
+            })
+            .collect::<Result<_>>()?;
+        return Ok(Arc::new(r));
+    }
+    let ts = cast_array(x, target)?;
+    let v = ts.as_primitive::<TimestampMicrosecondType>();
+    let r: TimestampMicrosecondArray = (0..x.len())
+        .map(|i| {
+            all_valid(args, i)
+                .then(|| trunc_micros(names.value(i), v.value(i)))
+                .transpose()
+        })
+        .collect::<Result<_>>()?;
+    Ok(Arc::new(r.with_timezone_opt(v.timezone().map(Arc::<str>::from))))
+}
+
+fn unit_micros(name: &str) -> Option<i64> {
+    Some(match name {
+        "microsecond" | "microseconds" => 1,
+        "millisecond" | "milliseconds" => 1000,
+        "second" | "seconds" => 1_000_000,
+        "minute" | "minutes" => 60_000_000,
+        "hour" | "hours" => 3_600_000_000,
+        "day" | "days" => DAY_US,
+        _ => return None,
+    })
+}
+
+fn trunc_micros(name: &str, us: i64) -> Result<i64> {
+    let name = name.to_ascii_lowercase();
+    if let Some(unit) = unit_micros(&name) {
+        return Ok(us.div_euclid(unit) * unit);
+    }
+    let days = us.div_euclid(DAY_US);
+    let (y, m, _) = civil(days);
+    let day = match name.as_str() {
+        "week" | "weeks" => days - (days + 3).rem_euclid(7),
+        "month" | "months" => days_of(y, m, 1),
+        "quarter" => days_of(y, (m - 1) / 3 * 3 + 1, 1),
+        "year" | "years" => days_of(y, 1, 1),
+        "decade" | "decades" => days_of(y.div_euclid(10) * 10, 1, 1),
+        "century" | "centuries" => days_of((y - 1).div_euclid(100) * 100 + 1, 1, 1),
+        "millennium" | "millennia" => days_of((y - 1).div_euclid(1000) * 1000 + 1, 1, 1),
+        _ => {
+            return Err(PlanError::new(
+                "22023",
+                format!("unit \"{name}\" not recognized for type timestamp without time zone"),
+            ));
+        }
+    };
+    Ok(day * DAY_US)
+}
+
+fn trunc_interval(name: &str, v: IntervalMonthDayNano) -> Result<IntervalMonthDayNano> {
+    let name = name.to_ascii_lowercase();
+    Ok(match name.as_str() {
+        "year" | "years" => IntervalMonthDayNano::new(v.months / 12 * 12, 0, 0),
+        "quarter" => IntervalMonthDayNano::new(v.months / 3 * 3, 0, 0),
+        "month" | "months" => IntervalMonthDayNano::new(v.months, 0, 0),
+        "day" | "days" => IntervalMonthDayNano::new(v.months, v.days, 0),
+        _ => match unit_micros(&name) {
+            Some(unit) => IntervalMonthDayNano::new(v.months, v.days, v.nanoseconds / (unit * 1000) * (unit * 1000)),
+            None => {
+                return Err(PlanError::new(
+                    "22023",
+                    format!("unit \"{name}\" not recognized for type interval"),
+                ));
+            }
+        },
+    })
+}
+
+fn bin_type(t: &[DataType]) -> Result<DataType> {
+    match t {
+        [DataType::Interval(_), DataType::Timestamp(_, None), ..] => Ok(timestamp()),
+        [DataType::Interval(_), DataType::Timestamp(..), ..] => Ok(timestamptz()),
+        _ => Err(no_function("date_bin", t)),
+    }
+}
+
+/// `date_bin(stride, source, origin)`: the start of the stride-wide bin that holds `source`. Whole microseconds, floor division:
+/// a moment before the origin falls into the bin that starts before it. TUMBLE's `window_start` is this with the epoch as origin.
+fn bin(args: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
+    let stride = args
+        .first()
+        .ok_or_else(|| PlanError::internal("no argument"))?
+        .as_primitive::<IntervalMonthDayNanoType>();
+    let ts = cast_array(args.get(1).ok_or_else(|| PlanError::internal("no argument"))?, target)?;
+    let origin = args.get(2).map(|o| cast_array(o, target)).transpose()?;
+    let v = ts.as_primitive::<TimestampMicrosecondType>();
+    let r: TimestampMicrosecondArray = (0..v.len())
+        .map(|i| {
+            if !all_valid(args, i) {
+                return Ok(None);
+            }
+            let origin = origin
+                .as_ref()
+                .map_or(0, |o| o.as_primitive::<TimestampMicrosecondType>().value(i));
+            bin_start(stride.value(i), v.value(i), origin).map(Some)
+        })
+        .collect::<Result<_>>()?;
+    Ok(Arc::new(r.with_timezone_opt(v.timezone().map(Arc::<str>::from))))
+}
+
+fn bin_start(stride: IntervalMonthDayNano, us: i64, origin: i64) -> Result<i64> {
+    if stride.months != 0 {
+        return Err(PlanError::new(
+            "0A000",
+            "timestamps cannot be binned into intervals containing months or years",
+        ));
+    }
+    let out = || PlanError::new("22008", "timestamp out of range");
+    let width = i64::from(stride.days)
+        .checked_mul(DAY_US)
+        .and_then(|d| d.checked_add(stride.nanoseconds / 1000))
+        .ok_or_else(out)?;
+    if width <= 0 {
+        return Err(PlanError::new("22008", "stride must be greater than zero"));
+    }
+    us.checked_sub(origin)
+        .and_then(|d| d.div_euclid(width).checked_mul(width))
+        .and_then(|d| d.checked_add(origin))
+        .ok_or_else(out)
+}
+
+fn to_char_type(t: &[DataType]) -> Result<DataType> {
+    match t {
+        [DataType::Timestamp(..) | DataType::Date32, DataType::Utf8] => Ok(DataType::Utf8),
+        [x, DataType::Utf8] if x.is_numeric() || matches!(x, DataType::Interval(_)) => Err(PlanError::unsupported(
+            format!("to_char of {} is not supported", types::base_name(x)),
+        )
+        .hint("Cast to text, or use round() and lpad().")),
+        _ => Err(no_function("to_char", t)),
+    }
+}
+
+fn to_char(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let x = args.first().ok_or_else(|| PlanError::internal("no argument"))?;
+    let ts = cast_array(x, &timestamp())?;
+    let v = ts.as_primitive::<TimestampMicrosecondType>();
+    let formats = downcast::<StringArray>(args, 1)?;
+    let r: StringArray = (0..x.len())
+        .map(|i| {
+            all_valid(args, i)
+                .then(|| format_time(v.value(i), formats.value(i)))
+                .transpose()
+        })
+        .collect::<Result<_>>()?;
+    Ok(Arc::new(r))
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
+
+/// The template patterns of `to_char`, longest first.
+const PATTERNS: [&str; 40] = [
+    "HH24", "HH12", "YYYY", "IYYY", "MONTH", "Month", "month", "Y,YYY", "SSSSS", "DDD", "DAY", "Day", "day", "MON",
+    "Mon", "mon", "IW", "YYY", "HH", "MI", "SS", "MS", "US", "AM", "PM", "am", "pm", "MM", "DD", "DY", "Dy", "dy",
+    "YY", "WW", "CC", "ID", "TZ", "OF", "Q", "D",
+];
+
+fn format_time(us: i64, format: &str) -> Result<String> {
+    let mut out = String::new();
+    let mut rest = format;
+    let mut fill = true;
+    while let Some(c) = rest.chars().next() {
+        if let Some(r) = rest.strip_prefix('"') {
+            let (quoted, after) = r.split_once('"').unwrap_or((r, ""));
+            out.push_str(quoted);
+            rest = after;
+            continue;
+        }
+        if let Some(r) = rest.strip_prefix("FM") {
+            fill = false;
+            rest = r;
+            continue;
+        }
+        let found = PATTERNS.iter().find(|p| {
+            let exact = p.starts_with(|c: char| c.is_ascii_lowercase()) || p.contains(|c: char| c.is_ascii_lowercase());
+            rest.get(..p.len()).is_some_and(|head| {
+                if exact || matches!(**p, "MONTH" | "DAY" | "MON" | "DY" | "AM" | "PM") {
+                    head == **p
+                } else {
+                    head.eq_ignore_ascii_case(p)
+                }
+            })
+        });
+        match found {
+            Some(p) => {
+                out.push_str(&template(us, p, fill));
+                rest = &rest[p.len()..];
+                fill = true;
+            }
+            None if c.is_ascii_alphabetic() && !matches!(c, 'T' | 'Z' | 't' | 'z' | 'h' | 'm' | 's') => {
+                return Err(PlanError::unsupported(format!(
+                    "to_char template \"{rest}\" is not supported"
+                )));
+            }
+            None => {
+                out.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn template(us: i64, pattern: &str, fill: bool) -> String {
+    let (days, time) = (us.div_euclid(DAY_US), us.rem_euclid(DAY_US));
+    let (y, m, d) = civil(days);
+    let hour = time / 3_600_000_000;
+    let pad = |v: i64, n: usize| if fill { format!("{v:0n$}") } else { v.to_string() };
+    let hour12 = if hour % 12 == 0 { 12 } else { hour % 12 };
+    let name_of = |names: &[&str], i: i64, n: usize| {
+        let full = usize::try_from(i)
+            .ok()
+            .and_then(|i| names.get(i).copied())
+            .unwrap_or("");
+        let cut = full.get(..n.min(full.len())).unwrap_or(full).to_owned();
+        if fill && n > 3 { format!("{cut:<9}") } else { cut }
+    };
+    let dow = (days + 4).rem_euclid(7);
+    match pattern {
+        "YYYY" => pad(y, 4),
+        "YYY" => pad(y % 1000, 3),
+        "YY" => pad(y % 100, 2),
+        "Y,YYY" => format!("{},{:03}", y / 1000, y % 1000),
+        "IYYY" => pad(iso_week(days).0, 4),
+        "IW" => pad(iso_week(days).1, 2),
+        "MM" => pad(m, 2),
+        "DD" => pad(d, 2),
+        "DDD" => pad(days - days_of(y, 1, 1) + 1, 3),
+        "D" => (dow + 1).to_string(),
+        "ID" => ((days + 3).rem_euclid(7) + 1).to_string(),
+        "Q" => ((m - 1) / 3 + 1).to_string(),
+        "WW" => pad((days - days_of(y, 1, 1)) / 7 + 1, 2),
+        "CC" => pad((y + 99).div_euclid(100), 2),
+        "HH24" => pad(hour, 2),
+        "HH12" | "HH" => pad(hour12, 2),
+        "MI" => pad(time / 60_000_000 % 60, 2),
+        "SS" => pad(time / 1_000_000 % 60, 2),
+        "MS" => format!("{:03}", time / 1000 % 1000),
+        "US" => format!("{:06}", time % 1_000_000),
+        "SSSSS" => (time / 1_000_000).to_string(),
+        "AM" | "PM" => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+        "am" | "pm" => if hour < 12 { "am" } else { "pm" }.to_owned(),
+        "TZ" => String::new(),
+        "OF" => "+00".to_owned(),
+        "MONTH" => name_of(&MONTHS, m - 1, 9).to_uppercase(),
+        "Month" => name_of(&MONTHS, m - 1, 9),
+        "month" => name_of(&MONTHS, m - 1, 9).to_lowercase(),
+        "MON" => name_of(&MONTHS, m - 1, 3).to_uppercase(),
+        "Mon" => name_of(&MONTHS, m - 1, 3),
+        "mon" => name_of(&MONTHS, m - 1, 3).to_lowercase(),
+        "DAY" => name_of(&DAYS, dow, 9).to_uppercase(),
+        "Day" => name_of(&DAYS, dow, 9),
+        "day" => name_of(&DAYS, dow, 9).to_lowercase(),
+        "DY" => name_of(&DAYS, dow, 3).to_uppercase(),
+        "Dy" => name_of(&DAYS, dow, 3),
+        "dy" => name_of(&DAYS, dow, 3).to_lowercase(),
+        _ => String::new(),
+    }
+}
+
+fn to_timestamp_type(t: &[DataType]) -> Result<DataType> {
+    match t {
+        [x] if x.is_numeric() || x == &DataType::Null => Ok(timestamptz()),
+        [DataType::Utf8, DataType::Utf8] => Err(PlanError::unsupported("to_timestamp(text, text) is not supported")
+            .hint("Cast the text to timestamp; ISO 8601 is understood.")),
+        _ => Err(no_function("to_timestamp", t)),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn to_timestamp(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let x = cast_array(
+        args.first().ok_or_else(|| PlanError::internal("no argument"))?,
+        &DataType::Float64,
+    )?;
+    let r: TimestampMicrosecondArray = x.as_primitive::<Float64Type>().try_unary(|v| {
+        let us = (v * 1e6).round_ties_even();
+        if us.abs() < 9.2e18 {
+            Ok(us as i64)
+        } else {
+            Err(PlanError::new("22008", format!("timestamp out of range: \"{v}\"")))
+        }
+    })?;
+    Ok(Arc::new(r.with_timezone("UTC")))
+}
+
+fn make_date(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let ints = args
+        .iter()
+        .map(|a| cast_array(a, &DataType::Int32))
+        .collect::<Result<Vec<_>>>()?;
+    let [y, m, d] = ints.as_slice() else {
+        let types: Vec<DataType> = args.iter().map(|a| a.data_type().clone()).collect();
+        return Err(no_function("make_date", &types));
+    };
+    let r: Date32Array = (0..y.len())
+        .map(|i| {
+            if !all_valid(args, i) {
+                return Ok(None);
+            }
+            let v = |a: &ArrayRef| a.as_primitive::<Int32Type>().value(i);
+            let text = format!("{:04}-{:02}-{:02}", v(y), v(m), v(d));
+            datetime::parse_date(&text).map(Some).map_err(|_| {
+                PlanError::new(
+                    "22008",
+                    format!("date field value out of range: {}-{:02}-{:02}", v(y), v(m), v(d)),
+                )
+            })
+        })
+        .collect::<Result<_>>()?;
+    Ok(Arc::new(r))
+}
+
+fn age_type(t: &[DataType]) -> Result<DataType> {
+    match t {
+        [a, b] if is_time(a) && is_time(b) && !matches!(a, DataType::Interval(_)) => Ok(interval()),
+        _ => Err(no_function("age", t)),
+    }
+}
+
+/// Years, months and days between two moments, symbolic as in PostgreSQL.
+fn age(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let times = args
+        .iter()
+        .map(|a| cast_array(a, &timestamp()))
+        .collect::<Result<Vec<_>>>()?;
+    let [a, b] = times.as_slice() else {
+        return Err(PlanError::internal("age needs two arguments"));
+    };
+    let (a, b) = (
+        a.as_primitive::<TimestampMicrosecondType>(),
+        b.as_primitive::<TimestampMicrosecondType>(),
+    );
+    let r: arrow::array::IntervalMonthDayNanoArray = (0..a.len())
+        .map(|i| all_valid(args, i).then(|| age_of(a.value(i), b.value(i))))
+        .collect();
+    Ok(Arc::new(r))
+}
+
+fn age_of(later: i64, earlier: i64) -> IntervalMonthDayNano {
+    if later < earlier {
+        let v = age_of(earlier, later);
+        return IntervalMonthDayNano::new(-v.months, -v.days, -v.nanoseconds);
+    }
+    let split = |us: i64| (civil(us.div_euclid(DAY_US)), us.rem_euclid(DAY_US));
+    let ((y1, m1, d1), t1) = split(later);
+    let ((y2, m2, d2), t2) = split(earlier);
+    let (mut months, mut days, mut time) = ((y1 - y2) * 12 + m1 - m2, d1 - d2, t1 - t2);
+    if time < 0 {
+        time += DAY_US;
+        days -= 1;
+    }
+    if days < 0 {
+        // Borrow the length of the earlier moment's month.
+        let next = if m2 == 12 {
+            days_of(y2 + 1, 1, 1)
+        } else {
+            days_of(y2, m2 + 1, 1)
+        };
+        days += next - days_of(y2, m2, 1);
+        months -= 1;
+    }
+    IntervalMonthDayNano::new(
+        i32::try_from(months).unwrap_or(i32::MAX),
+        i32::try_from(days).unwrap_or(0),
+        time * 1000,
+    )
+}

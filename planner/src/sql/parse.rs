@@ -1,0 +1,311 @@
+//! Text → [`Parsed`] statements.
+//!
+//! The text is tokenised once and cut at top-level semicolons. A statement whose first words belong to the extension grammar
+//! (streaming DDL, session commands, COPY; see [`super::ext`]) is read by that, everything else by sqlparser's PostgreSQL
+//! grammar. Depth is bounded before parsing, so that hostile nesting is an error and not a stack overflow.
+
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::{Parser, ParserError};
+use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError};
+
+use super::{Ast, Parsed, ext};
+use crate::{PlanError, Result};
+
+/// Nesting of parentheses, CASE and unary operators that a statement may have.
+const DEPTH_MAX: usize = 96;
+/// Operators in one chain (`a OR b OR …`): the tree of a chain is as deep as the chain is long.
+const CHAIN_MAX: usize = 3000;
+
+/// The dialect everywhere in this crate.
+pub(super) static DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
+
+/// Line starts, to turn a tokenizer location into a character offset.
+#[derive(Debug, Clone)]
+pub(super) struct Lines {
+    starts: Vec<usize>,
+    chars: usize,
+}
+
+impl Lines {
+    /// Of `text`.
+    pub fn new(text: &str) -> Self {
+        let mut starts = vec![0];
+        let mut chars = 0;
+        for c in text.chars() {
+            chars += 1;
+            if c == '\n' {
+                starts.push(chars);
+            }
+        }
+        Self { starts, chars }
+    }
+
+    /// 0-based character offset; past the end for an empty location.
+    pub fn offset(&self, at: Location) -> usize {
+        if at.line == 0 {
+            return self.chars;
+        }
+        let line = usize::try_from(at.line - 1).unwrap_or(usize::MAX);
+        let column = usize::try_from(at.column.saturating_sub(1)).unwrap_or(0);
+        self.starts.get(line).map_or(self.chars, |s| s + column)
+    }
+}
+
+/// Splits `sql` into statements and parses each. Empty statements vanish.
+///
+/// # Errors
+/// 42601 with a position in `sql`; 54001 for excessive nesting; 0A000 for grammar that is known and refused.
+pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
+    let tokens = tokenize(sql)?;
+    let lines = Lines::new(sql);
+    let chars: Vec<usize> = sql.char_indices().map(|(b, _)| b).chain([sql.len()]).collect();
+    let mut parsed = Vec::new();
+    for statement in tokens.split(|t| t.token == Token::SemiColon) {
+        let mut words = statement.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+        let (Some(first), last) = (words.next(), statement.iter().rev().find(|t| !is_space(t))) else {
+            continue;
+        };
+        let last = last.unwrap_or(first);
+        let (from, to) = (lines.offset(first.span.start), lines.offset(last.span.end));
+        let text = slice(sql, &chars, from, to);
+        let local = tokenize(text).map_err(|e| shift(e, from))?;
+        parsed.push(parse_one(text, &local, from).map_err(|e| shift(e, from))?);
+    }
+    Ok(parsed)
+}
+
+/// Parses one statement out of its tokens; error positions are relative to `text`.
+pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> Result<Parsed> {
+    check_depth(tokens)?;
+    let lines = Lines::new(text);
+    let mut parser = Parser::new(&DIALECT)
+        .with_recursion_limit(DEPTH_MAX)
+        .with_tokens_with_locations(tokens.to_vec());
+    let context = ParseContext {
+        text,
+        tokens,
+        lines: &lines,
+    };
+    let ast = match ext::parse(&mut parser, &context)? {
+        Some(statement) => Ast::Ext(Box::new(statement)),
+        None => {
+            let statement = parser.parse_statement().map_err(|e| context.error(e))?;
+            Ast::Sql(Box::new(statement))
+        }
+    };
+    context.expect_end(&parser)?;
+    Ok(Parsed {
+        text: text.to_owned(),
+        offset,
+        ast,
+    })
+}
+
+/// Parses a stored view's query.
+pub(super) fn parse_query(text: &str) -> Result<Box<sqlparser::ast::Query>> {
+    let tokens = tokenize(text)?;
+    check_depth(&tokens)?;
+    let lines = Lines::new(text);
+    let context = ParseContext {
+        text,
+        tokens: &tokens,
+        lines: &lines,
+    };
+    let mut parser = Parser::new(&DIALECT)
+        .with_recursion_limit(DEPTH_MAX)
+        .with_tokens_with_locations(tokens.clone());
+    let query = parser.parse_query().map_err(|e| context.error(e))?;
+    context.expect_end(&parser)?;
+    Ok(query)
+}
+
+/// Parses one expression, such as a stored DEFAULT.
+pub(super) fn parse_expr(text: &str) -> Result<sqlparser::ast::Expr> {
+    let tokens = tokenize(text)?;
+    let lines = Lines::new(text);
+    let context = ParseContext {
+        text,
+        tokens: &tokens,
+        lines: &lines,
+    };
+    let mut parser = Parser::new(&DIALECT)
+        .with_recursion_limit(DEPTH_MAX)
+        .with_tokens_with_locations(tokens.clone());
+    let expr = parser.parse_expr().map_err(|e| context.error(e))?;
+    context.expect_end(&parser)?;
+    Ok(expr)
+}
+
+/// What the extension parser needs to know of the statement besides its tokens.
+pub(super) struct ParseContext<'a> {
+    /// Statement text.
+    pub text: &'a str,
+    /// Its tokens, white space included.
+    pub tokens: &'a [TokenWithSpan],
+    /// Its lines.
+    pub lines: &'a Lines,
+}
+
+impl ParseContext<'_> {
+    /// PostgreSQL's form of a grammar error.
+    pub fn error(&self, error: ParserError) -> PlanError {
+        let message = match error {
+            ParserError::RecursionLimitExceeded => return too_deep(),
+            ParserError::TokenizerError(m) | ParserError::ParserError(m) => m,
+        };
+        match location_of(&message) {
+            Some(at) if at.line > 0 => self.error_at(at, &message),
+            _ if message.contains("found: EOF") => self.error_at_end(),
+            _ => PlanError::new("42601", lower_first(&message)),
+        }
+    }
+
+    /// `syntax error at or near` the token that stands at `at`.
+    pub fn error_at(&self, at: Location, detail: &str) -> PlanError {
+        let token = self.tokens.iter().find(|t| t.span.start == at && !is_space(t));
+        let position = self.lines.offset(at) + 1;
+        match token {
+            Some(t) => {
+                let from = self.lines.offset(t.span.start);
+                let to = self.lines.offset(t.span.end).max(from + 1);
+                let text: String = self.text.chars().skip(from).take(to - from).collect();
+                PlanError::new("42601", format!("syntax error at or near \"{text}\"")).at(position)
+            }
+            None => {
+                PlanError::new("42601", lower_first(detail.split(" at Line:").next().unwrap_or(detail))).at(position)
+            }
+        }
+    }
+
+    /// `syntax error` at the token that `parser` would read next.
+    pub fn error_here(&self, parser: &Parser<'_>) -> PlanError {
+        let next = parser.peek_token();
+        if next.token == Token::EOF {
+            return self.error_at_end();
+        }
+        self.error_at(next.span.start, "")
+    }
+
+    fn error_at_end(&self) -> PlanError {
+        PlanError::new("42601", "syntax error at end of input").at(self.lines.chars + 1)
+    }
+
+    /// Nothing may follow.
+    pub fn expect_end(&self, parser: &Parser<'_>) -> Result<()> {
+        if parser.peek_token().token == Token::EOF {
+            return Ok(());
+        }
+        Err(self.error_here(parser))
+    }
+}
+
+/// Tokens with locations; errors in PostgreSQL's words.
+pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
+    Tokenizer::new(&DIALECT, sql).tokenize_with_location().map_err(|e| {
+        let TokenizerError { message, location } = e;
+        let lines = Lines::new(sql);
+        let offset = lines.offset(location);
+        let rest: String = sql.chars().skip(offset).collect();
+        let lower = message.to_lowercase();
+        let what = if lower.contains("unterminated string") {
+            format!("unterminated quoted string at or near \"{rest}\"")
+        } else if lower.contains("close delimiter") {
+            format!("unterminated quoted identifier at or near \"{rest}\"")
+        } else if lower.contains("comment") {
+            format!("unterminated /* comment at or near \"{rest}\"")
+        } else {
+            format!("syntax error: {}", lower_first(&message))
+        };
+        PlanError::new("42601", what).at(offset + 1)
+    })
+}
+
+/// Refuses what would make the recursive parser, binder or tree destructor run out of stack.
+fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
+    let mut chains = vec![0usize];
+    let mut total = 0usize;
+    for t in tokens {
+        match &t.token {
+            Token::LParen | Token::LBracket => chains.push(0),
+            Token::RParen | Token::RBracket if chains.len() > 1 => total -= chains.pop().unwrap_or(0),
+            Token::Comma => {
+                if let Some(top) = chains.last_mut() {
+                    total -= *top;
+                    *top = 0;
+                }
+            }
+            Token::Word(w) if w.quote_style.is_none() => {
+                if ["and", "or", "not", "union", "except", "intersect", "join", "case"]
+                    .iter()
+                    .any(|k| w.value.eq_ignore_ascii_case(k))
+                {
+                    bump(&mut chains, &mut total);
+                }
+            }
+            Token::Plus
+            | Token::Minus
+            | Token::Mul
+            | Token::Div
+            | Token::StringConcat
+            | Token::DoubleColon
+            | Token::Mod => {
+                bump(&mut chains, &mut total);
+            }
+            _ => {}
+        }
+        if total > CHAIN_MAX || chains.len() > DEPTH_MAX {
+            return Err(too_deep());
+        }
+    }
+    Ok(())
+}
+
+fn bump(chains: &mut [usize], total: &mut usize) {
+    if let Some(top) = chains.last_mut() {
+        *top += 1;
+        *total += 1;
+    }
+}
+
+fn too_deep() -> PlanError {
+    PlanError::new("54001", "statement is too complex")
+        .detail("its expressions are nested too deeply")
+        .hint("Split it with WITH clauses or views, or use IN with a list instead of a chain of OR.")
+}
+
+fn is_space(t: &TokenWithSpan) -> bool {
+    matches!(t.token, Token::Whitespace(_))
+}
+
+fn slice<'a>(sql: &'a str, chars: &[usize], from: usize, to: usize) -> &'a str {
+    let end = chars.get(to).copied().unwrap_or(sql.len());
+    let start = chars.get(from).copied().unwrap_or(end);
+    &sql[start..end.max(start)]
+}
+
+fn shift(mut e: PlanError, by: usize) -> PlanError {
+    e.position = e.position.map(|p| p + by);
+    e
+}
+
+/// sqlparser appends ` at Line: l, Column: c` to its messages.
+fn location_of(message: &str) -> Option<Location> {
+    let (_, tail) = message.rsplit_once(" at Line: ")?;
+    let (line, column) = tail.split_once(", Column: ")?;
+    let digits = |s: &str| -> Option<u64> {
+        s.chars()
+            .take_while(char::is_ascii_digit)
+            .collect::<String>()
+            .parse()
+            .ok()
+    };
+    Some(Location::new(digits(line)?, digits(column)?))
+}
+
+fn lower_first(s: &str) -> String {
+    let mut chars = s.chars();
+    match chars.next() {
+        Some(c) => c.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,653 @@
+//! Rewrites of the syntax tree before DataFusion's planner sees it.
+//!
+//! - Integer literals get PostgreSQL's types; ordinals and limits stay plain numbers.
+//! - Every expression that is not below another one is marked for [`super::typing`].
+//! - Unnamed result columns get PostgreSQL's names; repeated ones are told apart by [`super::names::MARK`].
+//! - `now()` and its kin become the statement's timestamp, or an error in a streaming query.
+//! - `TUMBLE(relation, column, width[, offset])` becomes a derived table:
+//!
+//! ```text
+//! (SELECT *, date_bin(width, column, epoch + offset) AS window_start,
+//!            date_bin(width, column, epoch + offset) + width AS window_end FROM relation) AS relation
+//! ```
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{
+    self, BinaryOperator, CastKind, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
+    Ident, JoinConstraint, JoinOperator, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, SetExpr,
+    TableAlias, TableFactor, TimezoneInfo, Value, ValueWithSpan, VisitMut, VisitorMut,
+};
+
+use super::ext::{fold, object_name};
+use super::names::{MARK, column_name};
+use super::typing::{CONDITION, TYPED};
+use crate::{PlanError, Result};
+
+/// What a query is bound for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Runs once, at a moment.
+    Batch {
+        /// What `now()` answers.
+        now_us: i64,
+    },
+    /// Is maintained for ever.
+    Streaming,
+}
+
+/// Applies all rewrites to a query.
+pub(super) fn query(q: &mut Query, mode: Mode) -> Result<()> {
+    run(q, mode)
+}
+
+/// Applies all rewrites to an expression that stands alone, such as a DEFAULT, and marks it for typing.
+pub(super) fn expr(e: &mut Expr, mode: Mode) -> Result<()> {
+    run(e, mode)?;
+    *e = typed(e.clone());
+    Ok(())
+}
+
+fn run<T: VisitMut>(t: &mut T, mode: Mode) -> Result<()> {
+    let mut rewriter = Rewriter { mode };
+    match VisitMut::visit(t, &mut rewriter) {
+        ControlFlow::Break(e) => Err(e),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+struct Rewriter {
+    mode: Mode,
+}
+
+type Flow = ControlFlow<PlanError>;
+
+fn flow(r: Result<()>) -> Flow {
+    match r {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(e) => ControlFlow::Break(e),
+    }
+}
+
+fn null() -> Expr {
+    Expr::Value(ValueWithSpan::from(Value::Null))
+}
+
+fn string(s: &str) -> Expr {
+    Expr::Value(ValueWithSpan::from(Value::SingleQuotedString(s.to_owned())))
+}
+
+fn mark(e: Expr, op: [&str; 2], right: Expr) -> Expr {
+    Expr::BinaryOp {
+        left: Box::new(Expr::Nested(Box::new(e))),
+        op: BinaryOperator::PGCustomBinaryOperator(op.iter().map(|s| (*s).to_owned()).collect()),
+        right: Box::new(right),
+    }
+}
+
+/// Marks an expression, unless it is a plain column or a marked one.
+fn typed(e: Expr) -> Expr {
+    match &e {
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => e,
+        Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) | Expr::Tuple(_) => e,
+        _ => mark(e, TYPED, null()),
+    }
+}
+
+fn condition(e: Expr, clause: &str) -> Expr {
+    mark(e, CONDITION, string(clause))
+}
+
+/// A bare number means a position (ORDER BY, GROUP BY) or a count (LIMIT): it keeps its plain form.
+fn keep_number(e: &mut Expr) -> bool {
+    if let Expr::Value(v) = e {
+        if let Value::Number(_, plain) = &mut v.value {
+            *plain = true;
+            return true;
+        }
+    }
+    false
+}
+
+fn sort_key(e: &mut Expr) {
+    if !keep_number(e) {
+        *e = typed(std::mem::replace(e, null()));
+    }
+}
+
+impl VisitorMut for Rewriter {
+    type Break = PlanError;
+
+    fn pre_visit_query(&mut self, q: &mut Query) -> Flow {
+        flow(prepare_query(q))
+    }
+
+    fn pre_visit_select(&mut self, s: &mut Select) -> Flow {
+        flow(prepare_select(s))
+    }
+
+    fn pre_visit_table_factor(&mut self, t: &mut TableFactor) -> Flow {
+        flow(table_factor(t))
+    }
+
+    fn pre_visit_expr(&mut self, e: &mut Expr) -> Flow {
+        flow(self.before(e))
+    }
+
+    fn post_visit_expr(&mut self, e: &mut Expr) -> Flow {
+        flow(integer_literal(e))
+    }
+}
+
+fn prepare_query(q: &mut Query) -> Result<()> {
+    if !q.locks.is_empty() {
+        return Err(PlanError::unsupported("SELECT … FOR UPDATE/SHARE is not supported")
+            .hint("Transactions detect conflicting writes by themselves; retry on error 40001."));
+    }
+    if let Some(with) = &q.with {
+        if with.recursive {
+            return Err(PlanError::unsupported("WITH RECURSIVE is not supported")
+                .hint("Unroll the recursion to a fixed depth with joins."));
+        }
+    }
+    if let Some(order) = &mut q.order_by {
+        match &mut order.kind {
+            OrderByKind::Expressions(keys) => keys.iter_mut().for_each(|k| sort_key(&mut k.expr)),
+            OrderByKind::All(_) => return Err(PlanError::new("42601", "syntax error at or near \"ALL\"")),
+        }
+    }
+    if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &mut q.limit_clause {
+        if let Some(l) = limit {
+            keep_number(l);
+        }
+        if let Some(o) = offset {
+            keep_number(&mut o.value);
+        }
+    }
+    if let Some(fetch) = q.fetch.take() {
+        if fetch.with_ties || fetch.percent {
+            return Err(
+                PlanError::unsupported("FETCH FIRST … WITH TIES is not supported").hint("Use rank() in a subquery.")
+            );
+        }
+        let mut count = fetch
+            .quantity
+            .unwrap_or_else(|| Expr::Value(ValueWithSpan::from(Value::Number("1".into(), true))));
+        keep_number(&mut count);
+        match &mut q.limit_clause {
+            Some(LimitClause::LimitOffset { limit, .. }) => *limit = Some(count),
+            _ => {
+                q.limit_clause = Some(LimitClause::LimitOffset {
+                    limit: Some(count),
+                    offset: None,
+                    limit_by: Vec::new(),
+                });
+            }
+        }
+    }
+    prepare_body(&mut q.body)
+}
+
+fn prepare_body(body: &mut SetExpr) -> Result<()> {
+    match body {
+        SetExpr::Values(values) => {
+            for row in &mut values.rows {
+                for cell in &mut row.content {
+                    *cell = typed(std::mem::replace(cell, null()));
+                }
+            }
+            Ok(())
+        }
+        SetExpr::SetOperation { left, right, .. } => {
+            prepare_body(left)?;
+            prepare_body(right)
+        }
+        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => Err(
+            PlanError::unsupported("data-modifying statements in WITH or subqueries are not supported")
+                .hint("Run them as separate statements of one transaction."),
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn prepare_select(s: &mut Select) -> Result<()> {
+    if s.into.is_some() {
+        return Err(
+            PlanError::unsupported("SELECT … INTO is not supported").hint("Use CREATE TABLE and INSERT … SELECT.")
+        );
+    }
+    name_columns(s);
+    if let Some(e) = s.selection.take() {
+        s.selection = Some(condition(e, "WHERE"));
+    }
+    if let Some(e) = s.having.take() {
+        s.having = Some(condition(e, "HAVING"));
+    }
+    if let GroupByExpr::Expressions(keys, _) = &mut s.group_by {
+        keys.iter_mut().for_each(sort_key);
+    }
+    for from in &mut s.from {
+        for join in &mut from.joins {
+            if let Some(JoinConstraint::On(e)) = constraint(&mut join.join_operator) {
+                *e = condition(std::mem::replace(e, null()), "JOIN/ON");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn constraint(op: &mut JoinOperator) -> Option<&mut JoinConstraint> {
+    match op {
+        JoinOperator::Join(c)
+        | JoinOperator::Inner(c)
+        | JoinOperator::Left(c)
+        | JoinOperator::LeftOuter(c)
+        | JoinOperator::Right(c)
+        | JoinOperator::RightOuter(c)
+        | JoinOperator::FullOuter(c)
+        | JoinOperator::CrossJoin(c) => Some(c),
+        _ => None,
+    }
+}
+
+/// What makes two plain columns collide in a projection.
+fn item_key(item: &SelectItem) -> Option<(String, bool)> {
+    match item {
+        SelectItem::UnnamedExpr(e @ (Expr::Identifier(_) | Expr::CompoundIdentifier(_))) => {
+            Some((column_name(e), true))
+        }
+        SelectItem::UnnamedExpr(e) => Some((column_name(e), false)),
+        SelectItem::ExprWithAlias { alias, .. } => Some((fold(alias), false)),
+        _ => None,
+    }
+}
+
+fn name_columns(s: &mut Select) {
+    let wildcard = s
+        .projection
+        .iter()
+        .any(|i| matches!(i, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    for (name, _) in s.projection.iter().filter_map(item_key) {
+        *uses.entry(name).or_default() += 1;
+    }
+    let mut number: HashMap<String, usize> = HashMap::new();
+    for item in &mut s.projection {
+        let Some((name, plain)) = item_key(item) else { continue };
+        let repeated = uses.get(&name).copied().unwrap_or(0) > 1 || wildcard;
+        let alias = if repeated {
+            let n = number.entry(name.clone()).or_default();
+            *n += 1;
+            let explicit = matches!(item, SelectItem::ExprWithAlias { .. });
+            if uses.get(&name).copied().unwrap_or(0) == 1 && explicit {
+                name
+            } else {
+                format!("{name}{MARK}{n}")
+            }
+        } else {
+            name
+        };
+        let (expr, keep) = match item {
+            SelectItem::UnnamedExpr(e) => (std::mem::replace(e, null()), plain && !repeated),
+            SelectItem::ExprWithAlias { expr, .. } => (std::mem::replace(expr, null()), false),
+            _ => continue,
+        };
+        *item = if keep {
+            SelectItem::UnnamedExpr(expr)
+        } else {
+            SelectItem::ExprWithAlias {
+                expr: typed(expr),
+                alias: Ident::with_quote('"', alias),
+            }
+        };
+    }
+}
+
+fn table_factor(t: &mut TableFactor) -> Result<()> {
+    let TableFactor::Table {
+        name,
+        alias,
+        args: Some(args),
+        ..
+    } = t
+    else {
+        return Ok(());
+    };
+    let (_, function) = object_name(name)?;
+    match function.as_str() {
+        "tumble" => {
+            *t = tumble(&args.args, alias.take())?;
+            Ok(())
+        }
+        "hop" | "session" => Err(PlanError::unsupported(format!(
+            "{} windows are not supported",
+            function.to_uppercase()
+        ))
+        .hint("Use TUMBLE, or GROUP BY date_bin(…).")),
+        "generate_series" => {
+            *t = series(&args.args, alias.take());
+            Ok(())
+        }
+        "unnest" | "range" | "pg_series" => Ok(()),
+        _ => Err(
+            PlanError::unsupported(format!("function {function} in FROM is not supported"))
+                .hint("TUMBLE and generate_series may stand there."),
+        ),
+    }
+}
+
+/// The function that replaces `generate_series` in FROM; DataFusion's names its column otherwise.
+fn series(args: &[FunctionArg], alias: Option<TableAlias>) -> TableFactor {
+    let mut alias = alias.unwrap_or_else(|| table_alias("generate_series"));
+    if alias.columns.is_empty() {
+        alias.columns.push(ast::TableAliasColumnDef {
+            name: alias.name.clone(),
+            data_type: None,
+        });
+    }
+    TableFactor::Table {
+        name: ObjectName::from(vec![Ident::new("pg_series")]),
+        alias: Some(alias),
+        args: Some(ast::TableFunctionArgs {
+            args: args.to_vec(),
+            settings: None,
+        }),
+        with_hints: Vec::new(),
+        version: None,
+        with_ordinality: false,
+        partitions: Vec::new(),
+        json_path: None,
+        sample: None,
+        index_hints: Vec::new(),
+    }
+}
+
+fn table_alias(name: &str) -> TableAlias {
+    TableAlias {
+        explicit: true,
+        name: Ident::with_quote('"', name),
+        columns: Vec::new(),
+        at: None,
+    }
+}
+
+fn tumble(args: &[FunctionArg], alias: Option<TableAlias>) -> Result<TableFactor> {
+    let usage = || {
+        PlanError::new(
+            "42883",
+            "TUMBLE takes a relation, a time column, an interval and, if wanted, an offset interval",
+        )
+        .hint("Write TUMBLE(bid, date_time, INTERVAL '10 seconds').")
+    };
+    let mut exprs = Vec::new();
+    for a in args {
+        match a {
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(e)) => exprs.push(e.clone()),
+            _ => return Err(usage()),
+        }
+    }
+    let (relation, column, width, offset) = match exprs.as_slice() {
+        [r, c, w] => (r, c, w, None),
+        [r, c, w, o] => (r, c, w, Some(o)),
+        _ => return Err(usage()),
+    };
+    let name = match relation {
+        Expr::Identifier(i) => ObjectName::from(vec![i.clone()]),
+        Expr::CompoundIdentifier(parts) => ObjectName::from(parts.clone()),
+        _ => return Err(usage()),
+    };
+    let (_, bare) = object_name(&name)?;
+    let epoch = string("1970-01-01 00:00:00");
+    let binary = |l: Expr, op: BinaryOperator, r: Expr| Expr::BinaryOp {
+        left: Box::new(l),
+        op,
+        right: Box::new(r),
+    };
+    let origin = match offset {
+        None => epoch,
+        Some(o) => binary(
+            cast(epoch, ast::DataType::Timestamp(None, TimezoneInfo::None)),
+            BinaryOperator::Plus,
+            o.clone(),
+        ),
+    };
+    let start = function("date_bin", vec![width.clone(), column.clone(), origin]);
+    let end = binary(start.clone(), BinaryOperator::Plus, width.clone());
+    let mut query = super::parse::parse_query("SELECT *, 1 AS window_start, 2 AS window_end FROM t")?;
+    if let SetExpr::Select(s) = query.body.as_mut() {
+        for (item, e) in s.projection.iter_mut().skip(1).zip([start, end]) {
+            if let SelectItem::ExprWithAlias { expr, .. } = item {
+                *expr = e;
+            }
+        }
+        if let Some(from) = s.from.first_mut() {
+            if let TableFactor::Table { name: n, .. } = &mut from.relation {
+                *n = name;
+            }
+        }
+    }
+    Ok(TableFactor::Derived {
+        lateral: false,
+        subquery: query,
+        alias: Some(alias.unwrap_or_else(|| table_alias(&bare))),
+        sample: None,
+    })
+}
+
+fn function(name: &str, args: Vec<Expr>) -> Expr {
+    Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new(name)]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(ast::FunctionArgumentList {
+            duplicate_treatment: None,
+            args: args
+                .into_iter()
+                .map(|e| FunctionArg::Unnamed(FunctionArgExpr::Expr(e)))
+                .collect(),
+            clauses: Vec::new(),
+        }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+fn cast(e: Expr, data_type: ast::DataType) -> Expr {
+    Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(e),
+        data_type,
+        array: false,
+        format: None,
+    }
+}
+
+impl Rewriter {
+    fn before(&mut self, e: &mut Expr) -> Result<()> {
+        match e {
+            Expr::BinaryOp {
+                op: BinaryOperator::PGCustomBinaryOperator(parts),
+                ..
+            } if parts.first().is_some_and(|p| p == "pg_catalog") => {
+                let plain = catalog_operator(parts.last().map_or("", String::as_str))?;
+                if let Expr::BinaryOp { op, .. } = e {
+                    *op = plain;
+                }
+            }
+            Expr::Collate { expr, collation } => {
+                let (_, name) = object_name(collation)?;
+                if !["default", "C", "c", "POSIX", "posix", "ucs_basic"].contains(&name.as_str()) {
+                    return Err(PlanError::unsupported(format!("collation \"{name}\" is not supported"))
+                        .hint("Text is ordered by its bytes (\"C\")."));
+                }
+                *e = std::mem::replace(expr.as_mut(), null());
+                self.before(e)?;
+            }
+            Expr::Interval(i) => {
+                if let Some(text) = interval_text(i)? {
+                    *e = cast(
+                        string(&text),
+                        ast::DataType::Interval {
+                            fields: None,
+                            precision: None,
+                        },
+                    );
+                }
+            }
+            Expr::Ceil { expr, .. } => *e = function("ceil", vec![std::mem::replace(expr.as_mut(), null())]),
+            Expr::Floor { expr, .. } => *e = function("floor", vec![std::mem::replace(expr.as_mut(), null())]),
+            Expr::Function(_) => self.function(e)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, e: &mut Expr) -> Result<()> {
+        let Expr::Function(f) = e else { return Ok(()) };
+        let (schema, name) = object_name(&f.name)?;
+        if f.over.is_none() && f.filter.is_none() {
+            if let Some(moment) = Moment::of(&name) {
+                *e = self.moment(&name, moment)?;
+                return Ok(());
+            }
+        }
+        if let Some(condition_) = f.filter.take() {
+            f.filter = Some(Box::new(condition(*condition_, "FILTER")));
+        }
+        if schema.as_deref() == Some("pg_catalog") {
+            f.name = ObjectName::from(vec![Ident::with_quote('"', name)]);
+        }
+        Ok(())
+    }
+
+    fn moment(&self, name: &str, moment: Moment) -> Result<Expr> {
+        let Mode::Batch { now_us } = self.mode else {
+            return Err(
+                PlanError::unsupported(format!("{name} in a materialized view or sink is not supported"))
+                    .detail(format!(
+                        "the value of {name} changes without any change of the view's inputs"
+                    ))
+                    .hint("Filter by time in the query that reads the view, or store the time in a column."),
+            );
+        };
+        let text = super::datetime::format_timestamptz(now_us);
+        let timestamptz = ast::DataType::Timestamp(None, TimezoneInfo::WithTimeZone);
+        Ok(match moment {
+            Moment::Timestamptz => cast(string(&text), timestamptz),
+            Moment::Timestamp => cast(string(&text), ast::DataType::Timestamp(None, TimezoneInfo::None)),
+            Moment::Date => cast(string(&text), ast::DataType::Date),
+            Moment::Time => {
+                return Err(PlanError::unsupported(format!("{name} is not supported")).hint("Use current_timestamp."));
+            }
+        })
+    }
+}
+
+/// Functions that tell the time.
+#[derive(Clone, Copy)]
+enum Moment {
+    Timestamptz,
+    Timestamp,
+    Date,
+    Time,
+}
+
+impl Moment {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "now" | "current_timestamp" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" => {
+                Self::Timestamptz
+            }
+            "localtimestamp" => Self::Timestamp,
+            "current_date" => Self::Date,
+            "current_time" | "localtime" => Self::Time,
+            _ => return None,
+        })
+    }
+}
+
+fn catalog_operator(op: &str) -> Result<BinaryOperator> {
+    use BinaryOperator as B;
+    Ok(match op {
+        "=" => B::Eq,
+        "<>" | "!=" => B::NotEq,
+        "<" => B::Lt,
+        "<=" => B::LtEq,
+        ">" => B::Gt,
+        ">=" => B::GtEq,
+        "+" => B::Plus,
+        "-" => B::Minus,
+        "*" => B::Multiply,
+        "/" => B::Divide,
+        "%" => B::Modulo,
+        "||" => B::StringConcat,
+        "~" => B::PGRegexMatch,
+        "~*" => B::PGRegexIMatch,
+        "!~" => B::PGRegexNotMatch,
+        "!~*" => B::PGRegexNotIMatch,
+        "~~" => B::PGLikeMatch,
+        "!~~" => B::PGNotLikeMatch,
+        "~~*" => B::PGILikeMatch,
+        "!~~*" => B::PGNotILikeMatch,
+        _ => {
+            return Err(PlanError::unsupported(format!(
+                "operator pg_catalog.{op} is not supported"
+            )));
+        }
+    })
+}
+
+/// `INTERVAL '10' SECOND` as the text `10 SECOND`.
+fn interval_text(i: &ast::Interval) -> Result<Option<String>> {
+    let Expr::Value(v) = i.value.as_ref() else {
+        return Ok(None);
+    };
+    let Value::SingleQuotedString(text) = &v.value else {
+        return Ok(None);
+    };
+    if i.last_field.is_some() || i.leading_precision.is_some() || i.fractional_seconds_precision.is_some() {
+        return Err(
+            PlanError::unsupported("interval fields with ranges or precision are not supported")
+                .hint("Write the units into the text: INTERVAL '1 day 2 hours'."),
+        );
+    }
+    Ok(Some(match &i.leading_field {
+        Some(unit) if text.trim().parse::<f64>().is_ok() => format!("{text} {}", unit.to_string().to_lowercase()),
+        _ => text.clone(),
+    }))
+}
+
+/// A bare integer literal: int4 if it fits, else int8, else numeric.
+fn integer_literal(e: &mut Expr) -> Result<()> {
+    let Expr::Value(v) = e else { return Ok(()) };
+    let Value::Number(text, plain) = &mut v.value else {
+        return Ok(());
+    };
+    let digits: String = text.chars().filter(|c| *c != '_').collect();
+    if *plain || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(());
+    }
+    *plain = true;
+    let target = match digits.parse::<i64>() {
+        Ok(n) if i32::try_from(n).is_ok() => ast::DataType::Int4(None),
+        Ok(_) => return Ok(()),
+        Err(_) => {
+            let significant = digits.trim_start_matches('0').len().max(1);
+            if significant > usize::from(super::types::DECLARED_PRECISION_MAX) {
+                return Err(super::text::numeric_overflow());
+            }
+            let data_type = ast::DataType::Numeric(ast::ExactNumberInfo::PrecisionAndScale(
+                u64::try_from(significant).unwrap_or(38),
+                0,
+            ));
+            *e = cast(string(&digits), data_type);
+            return Ok(());
+        }
+    };
+    let number = std::mem::replace(e, null());
+    *e = cast(number, target);
+    Ok(())
+}

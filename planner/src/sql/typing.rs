@@ -1,0 +1,381 @@
+//! PostgreSQL's typing of expressions, plugged into DataFusion's SQL planner.
+//!
+//! The planner asks an [`ExprPlanner`] about every binary operator, with the columns in scope. [`super::rewrite`] wraps every other
+//! place where an expression stands into the operator [`TYPED`], so each expression passes through [`type_expr`] here before any
+//! schema is derived from it.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
+use datafusion::common::{DFSchema, Result as DfResult, ScalarValue};
+use datafusion::logical_expr::expr::{BinaryExpr, Case, InList, Like, ScalarFunction};
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
+use sqlparser::ast::BinaryOperator;
+
+use super::functions::{call, external};
+use super::operators::{self, Typed, binary, boolean, cast_expr, coerce, common_type, df, is_unknown};
+use super::types;
+use crate::{PlanError, Result};
+
+/// The marking operator; no user can write it.
+pub(super) const TYPED: [&str; 2] = ["levee", "typed"];
+/// As [`TYPED`], for conditions: the operand must be boolean. The right operand names the clause.
+pub(super) const CONDITION: [&str; 2] = ["levee", "condition"];
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct PgExprPlanner;
+
+impl ExprPlanner for PgExprPlanner {
+    fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> DfResult<PlannerResult<RawBinaryExpr>> {
+        if let BinaryOperator::PGCustomBinaryOperator(parts) = &raw.op {
+            if parts == &TYPED {
+                return type_expr(raw.left, schema).map(PlannerResult::Planned);
+            }
+            if parts == &super::dml::ASSIGN {
+                let column = match &raw.right {
+                    Expr::Literal(ScalarValue::Utf8(Some(s)), _) => super::dml::parse_target(s),
+                    _ => None,
+                };
+                let column = column.ok_or_else(|| external(PlanError::internal("assignment without a column")))?;
+                let typed = typed(type_expr(raw.left, schema)?, schema)?;
+                return df(super::dml::assign(typed, &column)).map(PlannerResult::Planned);
+            }
+            if parts == &CONDITION {
+                let clause = match &raw.right {
+                    Expr::Literal(ScalarValue::Utf8(Some(s)), _) => s.clone(),
+                    _ => "WHERE".to_owned(),
+                };
+                let typed = typed(type_expr(raw.left, schema)?, schema)?;
+                return df(boolean(typed, &clause)).map(PlannerResult::Planned);
+            }
+        }
+        let Some(op) = operator(&raw.op) else {
+            return Ok(PlannerResult::Original(raw));
+        };
+        let l = typed(type_expr(raw.left, schema)?, schema)?;
+        let r = typed(type_expr(raw.right, schema)?, schema)?;
+        if op == Power {
+            return df(power(l, r)).map(PlannerResult::Planned);
+        }
+        let Op(op) = op else {
+            return Err(external(PlanError::internal("unreachable operator")));
+        };
+        df(binary(l, op, r)).map(PlannerResult::Planned)
+    }
+
+    fn plan_extract(&self, args: Vec<Expr>) -> DfResult<PlannerResult<Vec<Expr>>> {
+        call("pg_extract", args).map(PlannerResult::Planned)
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum PgOperator {
+    Op(Operator),
+    Power,
+}
+use PgOperator::{Op, Power};
+
+fn operator(op: &BinaryOperator) -> Option<PgOperator> {
+    use BinaryOperator as B;
+    Some(Op(match op {
+        B::Plus => Operator::Plus,
+        B::Minus => Operator::Minus,
+        B::Multiply => Operator::Multiply,
+        B::Divide => Operator::Divide,
+        B::Modulo => Operator::Modulo,
+        B::Gt => Operator::Gt,
+        B::Lt => Operator::Lt,
+        B::GtEq => Operator::GtEq,
+        B::LtEq => Operator::LtEq,
+        B::Eq => Operator::Eq,
+        B::NotEq => Operator::NotEq,
+        B::And => Operator::And,
+        B::Or => Operator::Or,
+        B::StringConcat => Operator::StringConcat,
+        B::PGRegexMatch => Operator::RegexMatch,
+        B::PGRegexIMatch => Operator::RegexIMatch,
+        B::PGRegexNotMatch => Operator::RegexNotMatch,
+        B::PGRegexNotIMatch => Operator::RegexNotIMatch,
+        B::PGLikeMatch => Operator::LikeMatch,
+        B::PGILikeMatch => Operator::ILikeMatch,
+        B::PGNotLikeMatch => Operator::NotLikeMatch,
+        B::PGNotILikeMatch => Operator::NotILikeMatch,
+        B::BitwiseAnd => Operator::BitwiseAnd,
+        B::BitwiseOr => Operator::BitwiseOr,
+        B::PGBitwiseXor => Operator::BitwiseXor,
+        B::PGBitwiseShiftLeft => Operator::BitwiseShiftLeft,
+        B::PGBitwiseShiftRight => Operator::BitwiseShiftRight,
+        B::PGExp => return Some(Power),
+        _ => return None,
+    }))
+}
+
+fn power(l: Typed, r: Typed) -> Result<Expr> {
+    let (l, r) = (coerce(l, &DataType::Float64)?, coerce(r, &DataType::Float64)?);
+    Ok(datafusion::functions::math::power().call(vec![l, r]))
+}
+
+/// An expression with its type in `schema`.
+pub(super) fn typed(e: Expr, schema: &DFSchema) -> DfResult<Typed> {
+    if is_unknown(&e) {
+        return Ok(Typed { expr: e, ty: None });
+    }
+    let ty = e.get_type(schema)?;
+    Ok(Typed::new(e, ty))
+}
+
+/// Rewrites an expression to PostgreSQL's typing; idempotent.
+pub(super) fn type_expr(e: Expr, schema: &DFSchema) -> DfResult<Expr> {
+    e.rewrite(&mut Typer { schema }).map(|t| t.data)
+}
+
+struct Typer<'a> {
+    schema: &'a DFSchema,
+}
+
+impl TreeNodeRewriter for Typer<'_> {
+    type Node = Expr;
+
+    fn f_down(&mut self, e: Expr) -> DfResult<Transformed<Expr>> {
+        // Operators and casts have been typed when they were made.
+        let done = match &e {
+            Expr::BinaryExpr(b) => !matches!(b.op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom),
+            Expr::ScalarFunction(f) => f.func.name().starts_with("pg_") && f.func.name() != "pg_extract",
+            _ => false,
+        };
+        let next = if done {
+            TreeNodeRecursion::Jump
+        } else {
+            TreeNodeRecursion::Continue
+        };
+        Ok(Transformed::new(e, false, next))
+    }
+
+    fn f_up(&mut self, e: Expr) -> DfResult<Transformed<Expr>> {
+        self.node(e).map(Transformed::yes)
+    }
+}
+
+impl Typer<'_> {
+    fn typed(&self, e: Expr) -> DfResult<Typed> {
+        typed(e, self.schema)
+    }
+
+    fn node(&self, e: Expr) -> DfResult<Expr> {
+        match e {
+            Expr::Cast(c) => self.cast(c),
+            Expr::Negative(e) => df(operators::negate(self.typed(*e)?)),
+            Expr::Not(e) => Ok(Expr::Not(Box::new(df(boolean(self.typed(*e)?, "NOT"))?))),
+            Expr::BinaryExpr(b) if matches!(b.op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) => {
+                df(binary(self.typed(*b.left)?, b.op, self.typed(*b.right)?))
+            }
+            Expr::Between(b) => self.between(b),
+            Expr::InList(list) => self.in_list(list),
+            Expr::InSubquery(s) => self.in_subquery(s),
+            Expr::Like(like) => self.like(like),
+            Expr::SimilarTo(like) => self.similar(like),
+            Expr::Case(case) => self.case(case),
+            Expr::ScalarFunction(f) => super::calls::scalar(f, self.schema),
+            Expr::IsTrue(e) => Ok(Expr::IsTrue(Box::new(df(boolean(self.typed(*e)?, "IS TRUE"))?))),
+            Expr::IsFalse(e) => Ok(Expr::IsFalse(Box::new(df(boolean(self.typed(*e)?, "IS FALSE"))?))),
+            Expr::IsNotTrue(e) => Ok(Expr::IsNotTrue(Box::new(df(boolean(self.typed(*e)?, "IS NOT TRUE"))?))),
+            Expr::IsNotFalse(e) => Ok(Expr::IsNotFalse(Box::new(df(boolean(
+                self.typed(*e)?,
+                "IS NOT FALSE",
+            ))?))),
+            other => Ok(other),
+        }
+    }
+
+    fn cast(&self, c: Cast) -> DfResult<Expr> {
+        let target = c.field.data_type().clone();
+        let inner = self.typed(*c.expr)?;
+        let length = types::varchar_length(&c.field);
+        let cast = match (&inner.expr, &inner.ty) {
+            (Expr::Placeholder(_) | Expr::Literal(..), None) => df(coerce(inner, &target))?,
+            (_, Some(ty)) => {
+                df(castable(ty, &target))?;
+                df(cast_expr(inner.expr.clone(), ty, &target))?
+            }
+            (_, None) => df(coerce(inner, &target))?,
+        };
+        match length {
+            Some(n) => {
+                let n = Expr::Literal(ScalarValue::Int64(i64::try_from(n).ok()), None);
+                call(
+                    "pg_varchar",
+                    vec![cast, n, Expr::Literal(ScalarValue::Boolean(Some(true)), None)],
+                )
+            }
+            None => Ok(cast),
+        }
+    }
+
+    fn between(&self, b: datafusion::logical_expr::Between) -> DfResult<Expr> {
+        let (x, low, high) = (self.typed(*b.expr)?, self.typed(*b.low)?, self.typed(*b.high)?);
+        let (lower, upper, joint) = if b.negated {
+            (Operator::Lt, Operator::Gt, Operator::Or)
+        } else {
+            (Operator::GtEq, Operator::LtEq, Operator::And)
+        };
+        let l = df(binary(x.clone(), lower, low))?;
+        let r = df(binary(x, upper, high))?;
+        Ok(Expr::BinaryExpr(BinaryExpr::new(Box::new(l), joint, Box::new(r))))
+    }
+
+    fn in_list(&self, list: InList) -> DfResult<Expr> {
+        let x = self.typed(*list.expr)?;
+        let items = list
+            .list
+            .into_iter()
+            .map(|e| self.typed(e))
+            .collect::<DfResult<Vec<_>>>()?;
+        let mut all = vec![x.ty.clone()];
+        all.extend(items.iter().map(|i| i.ty.clone()));
+        for i in &items {
+            if let (Some(a), Some(b)) = (&x.ty, &i.ty) {
+                if operators::pair_type(a, b).is_none() {
+                    return Err(external(
+                        PlanError::new(
+                            "42883",
+                            format!("operator does not exist: {} = {}", types::base_name(a), types::base_name(b)),
+                        )
+                        .hint("No operator matches the given name and argument types. You might need to add explicit type casts."),
+                    ));
+                }
+            }
+        }
+        let target = df(common_type(&all, "IN"))?;
+        let expr = df(coerce(x, &target))?;
+        let list_exprs = items
+            .into_iter()
+            .map(|i| df(coerce(i, &target)))
+            .collect::<DfResult<Vec<_>>>()?;
+        Ok(Expr::InList(InList::new(Box::new(expr), list_exprs, list.negated)))
+    }
+
+    fn in_subquery(&self, mut s: datafusion::logical_expr::expr::InSubquery) -> DfResult<Expr> {
+        let x = self.typed(*s.expr)?;
+        let column = s
+            .subquery
+            .subquery
+            .schema()
+            .fields()
+            .first()
+            .map(|f| f.data_type().clone());
+        let expr = match (&x.ty, column) {
+            (None, Some(t)) => df(coerce(x, &t))?,
+            (Some(a), Some(b)) if operators::pair_type(a, &b).is_none() => {
+                return Err(external(
+                    PlanError::new(
+                        "42883",
+                        format!("operator does not exist: {} = {}", types::base_name(a), types::base_name(&b)),
+                    )
+                    .hint("No operator matches the given name and argument types. You might need to add explicit type casts."),
+                ));
+            }
+            _ => x.expr,
+        };
+        s.expr = Box::new(expr);
+        Ok(Expr::InSubquery(s))
+    }
+
+    fn like(&self, like: Like) -> DfResult<Expr> {
+        let op = if like.case_insensitive { "~~*" } else { "~~" };
+        let l = self.typed(*like.expr)?;
+        let r = self.typed(*like.pattern)?;
+        for t in [&l, &r] {
+            if let Some(ty) = &t.ty {
+                if !operators::is_text(ty) {
+                    let name = |t: &Typed| t.ty.as_ref().map_or("unknown", types::base_name);
+                    return Err(external(
+                        PlanError::new("42883", format!("operator does not exist: {} {op} {}", name(&l), name(&r)))
+                            .hint("No operator matches the given name and argument types. You might need to add explicit type casts."),
+                    ));
+                }
+            }
+        }
+        let (l, r) = (df(coerce(l, &DataType::Utf8))?, df(coerce(r, &DataType::Utf8))?);
+        Ok(Expr::Like(Like::new(
+            like.negated,
+            Box::new(l),
+            Box::new(r),
+            like.escape_char,
+            like.case_insensitive,
+        )))
+    }
+
+    fn similar(&self, like: Like) -> DfResult<Expr> {
+        let l = df(coerce(self.typed(*like.expr)?, &DataType::Utf8))?;
+        let r = df(coerce(self.typed(*like.pattern)?, &DataType::Utf8))?;
+        let e = call("pg_similar", vec![l, r])?;
+        Ok(if like.negated { Expr::Not(Box::new(e)) } else { e })
+    }
+
+    fn case(&self, case: Case) -> DfResult<Expr> {
+        let whens: Vec<Expr> = case.when_then_expr.iter().map(|(w, _)| (**w).clone()).collect();
+        let subject = case.expr.map(|e| self.typed(*e)).transpose()?;
+        let (subject, whens) = match subject {
+            None => {
+                let whens = whens
+                    .into_iter()
+                    .map(|w| df(boolean(self.typed(w)?, "CASE/WHEN")))
+                    .collect::<DfResult<Vec<_>>>()?;
+                (None, whens)
+            }
+            Some(s) => {
+                let typed = whens.into_iter().map(|w| self.typed(w)).collect::<DfResult<Vec<_>>>()?;
+                let mut all = vec![s.ty.clone()];
+                all.extend(typed.iter().map(|t| t.ty.clone()));
+                let target = df(common_type(&all, "CASE"))?;
+                let whens = typed
+                    .into_iter()
+                    .map(|t| df(coerce(t, &target)))
+                    .collect::<DfResult<Vec<_>>>()?;
+                (Some(Box::new(df(coerce(s, &target))?)), whens)
+            }
+        };
+        let mut results = Vec::new();
+        for (_, then) in case.when_then_expr {
+            results.push(self.typed(*then)?);
+        }
+        let otherwise = case.else_expr.map(|e| self.typed(*e)).transpose()?;
+        let mut all: Vec<Option<DataType>> = otherwise.iter().map(|t| t.ty.clone()).collect();
+        all.extend(results.iter().map(|t| t.ty.clone()));
+        let target = df(common_type(&all, "CASE"))?;
+        let when_then_expr = whens
+            .into_iter()
+            .zip(results)
+            .map(|(w, t)| Ok((Box::new(w), Box::new(df(coerce(t, &target))?))))
+            .collect::<DfResult<Vec<_>>>()?;
+        let else_expr = otherwise.map(|t| df(coerce(t, &target)).map(Box::new)).transpose()?;
+        Ok(Expr::Case(Case::new(subject, when_then_expr, else_expr)))
+    }
+}
+
+/// Is there an explicit cast between the types?
+pub(super) fn castable(from: &DataType, to: &DataType) -> Result<()> {
+    use DataType::{Boolean, Date32, Int32, Timestamp};
+    let ok = from == to
+        || operators::is_text(from)
+        || operators::is_text(to)
+        || (operators::is_number(from) && operators::is_number(to))
+        || matches!((from, to), (Boolean, Int32) | (Int32, Boolean))
+        || matches!((from, to), (Date32 | Timestamp(..), Date32 | Timestamp(..)))
+        || types::canonical(from) == types::canonical(to)
+        || from == &DataType::Null
+        || to.is_nested();
+    if ok {
+        Ok(())
+    } else {
+        Err(operators::cannot_cast(from, to))
+    }
+}
+
+/// A scalar function call with new arguments.
+pub(super) fn with_args(f: &ScalarFunction, args: Vec<Expr>) -> Expr {
+    Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&f.func), args))
+}
