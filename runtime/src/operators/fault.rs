@@ -20,7 +20,7 @@ pub enum Fault {
     Union,
 }
 
-#[cfg(any(test, feature = "planted-faults"))]
+#[cfg(all(feature = "planted-faults", not(test)))]
 mod switch {
     use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -37,6 +37,28 @@ mod switch {
     #[inline]
     pub fn planted(fault: Fault) -> bool {
         PLANTED.load(Ordering::Relaxed) == fault as u8
+    }
+}
+
+/// In unit tests, which share a process, a fault is planted in one thread.
+#[cfg(test)]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Fault;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+    }
+
+    /// Plants a fault in this thread, or takes it away.
+    pub fn set(fault: Option<Fault>) {
+        PLANTED.set(fault);
+    }
+
+    /// Whether `fault` is planted.
+    pub fn planted(fault: Fault) -> bool {
+        PLANTED.get() == Some(fault)
     }
 }
 
