@@ -1,0 +1,1 @@
+"""What the demo and the comparison with PostgreSQL share."""
