@@ -8,11 +8,12 @@ use super::{Options, types};
 use crate::{PlanError, Result};
 
 /// Options of the nexmark source.
-const NEXMARK_OPTIONS: [&str; 6] = [
+const NEXMARK_OPTIONS: [&str; 7] = [
     "connector",
     "nexmark.event.type",
     "nexmark.event.rate",
     "nexmark.event.limit",
+    "nexmark.event.time.rate",
     "nexmark.seed",
     "nexmark.splits",
 ];
@@ -79,13 +80,14 @@ pub(super) fn source_schema(options: &Options) -> Result<SchemaRef> {
     for key in [
         "nexmark.event.rate",
         "nexmark.event.limit",
+        "nexmark.event.time.rate",
         "nexmark.seed",
         "nexmark.splits",
     ] {
         if let Some(v) = options.get(key) {
             let ok = v
                 .parse::<u64>()
-                .is_ok_and(|n| n > 0 || !matches!(key, "nexmark.splits" | "nexmark.event.rate"));
+                .is_ok_and(|n| n > 0 || !matches!(key, "nexmark.splits" | "nexmark.event.time.rate"));
             if !ok {
                 return Err(PlanError::new(
                     "22023",
