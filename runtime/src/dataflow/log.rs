@@ -45,8 +45,8 @@ pub(crate) struct StepSum {
 pub(crate) enum Reported {
     /// Taken; the step, or an earlier one, is still open.
     Taken,
-    /// Taken, and the caller must finish complete steps now ([`StepLog::next_complete`]).
-    Complete,
+    /// Taken, and the caller must have complete steps finished ([`StepLog::next_complete`]); the first has so many root rows.
+    Complete(usize),
     /// Known already, and the same.
     Repeated,
 }
@@ -170,7 +170,10 @@ impl StepLog {
             return Ok(Reported::Taken);
         }
         self.finishing = true;
-        Ok(Reported::Complete)
+        let front = &self.entries[(self.done - self.first) as usize];
+        Ok(Reported::Complete(
+            front.sum.root.deltas.iter().map(Delta::num_rows).sum(),
+        ))
     }
 
     fn front_complete(&self) -> bool {

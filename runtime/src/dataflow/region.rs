@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use levee_planner::plan::ObjectId;
+use levee_planner::plan::{FragmentGraph, ObjectId, StreamNode, StreamOp};
 use parking_lot::Mutex;
 
 use super::channel::{Channel, ChannelName};
@@ -22,6 +22,9 @@ use crate::{Delta, Result, RuntimeError};
 
 /// Tells the spill directories of one process apart: an old life of a region may still be ending when its next one starts.
 static NEXT_LIFE: AtomicUsize = AtomicUsize::new(0);
+
+/// Larger steps are consolidated on a helper thread: sorting them would hold a dataflow thread for tens of milliseconds and more.
+const FINISH_ROWS_MAX: usize = 100_000;
 
 /// A running region. Dropping it stops it.
 pub struct Region {
@@ -79,13 +82,14 @@ impl Region {
         events: Arc<dyn RegionEvents>,
         factory: Arc<OperatorFactory>,
     ) -> Result<Self> {
+        check(&spec.graph)?;
         let executor = executor.shared();
         let slots = slots(&spec);
         let group = Arc::new(Group::default());
         let cells: Vec<_> = slots.iter().map(|_| TaskCell::new(executor, &group)).collect();
         let spill = open_spill(&spec)?;
         let shared = Arc::new(RegionShared {
-            channels: channels(&spec, &slots, &cells, &spill)?,
+            channels: channels(&spec, &slots, &cells, &spill),
             log: Mutex::new(StepLog::new(slots.len(), state)),
             executor: Arc::clone(executor),
             stopped: AtomicBool::new(false),
@@ -225,12 +229,19 @@ impl RegionShared {
     }
 
     /// Takes a task's report and tells of steps that are complete with it. Answers whether the region goes on.
-    pub(crate) fn report(&self, report: TaskReport) -> bool {
+    pub(crate) fn report(self: &Arc<Self>, report: TaskReport) -> bool {
         let (slot, seq) = (report.slot, report.seq);
         let reported = self.log.lock().report(report);
         match reported {
             Ok(Reported::Taken | Reported::Repeated) => true,
-            Ok(Reported::Complete) => self.finish_steps(),
+            Ok(Reported::Complete(rows)) if rows <= FINISH_ROWS_MAX => self.finish_steps(),
+            Ok(Reported::Complete(_)) => {
+                let region = Arc::clone(self);
+                self.executor.run_blocking(Box::new(move || {
+                    region.finish_steps();
+                }));
+                true
+            }
             Err((recorded, replayed)) => {
                 self.fail(&root_mismatch(self.slots[slot].place, seq, recorded, replayed));
                 false
@@ -342,10 +353,32 @@ impl Inputs for RegionShared {
     }
 }
 
+/// Fragments and edges are numbered by their place, inputs before consumers, and all lead to the last fragment.
+fn check(graph: &FragmentGraph) -> Result<()> {
+    let n = graph.fragments.len();
+    let fragments = graph.fragments.iter().enumerate().all(|(i, f)| f.id.0 as usize == i);
+    let edges = graph
+        .edges
+        .iter()
+        .enumerate()
+        .all(|(i, e)| e.id.0 as usize == i && e.from.0 < e.to.0 && (e.to.0 as usize) < n);
+    let one_root = (0..n).all(|f| (f + 1 == n) != graph.edges.iter().any(|e| e.from.0 as usize == f));
+    if n > 0 && fragments && edges && one_root {
+        return Ok(());
+    }
+    Err(RuntimeError::internal(
+        "the plan's fragments and edges do not lead to one root",
+    ))
+}
+
 fn slots(spec: &RegionSpec) -> Vec<Slot> {
     let mut slots = Vec::new();
     for (fragment, plan) in spec.graph.fragments.iter().enumerate() {
-        let n_tasks = if plan.single { 1 } else { spec.parallelism.max(1) };
+        let n_tasks = if plan.single || joins_without_keys(&plan.root) {
+            1
+        } else {
+            spec.parallelism.max(1)
+        };
         slots.extend((0..n_tasks).map(|task| Slot {
             place: TaskPlace {
                 fragment: fragment as u32,
@@ -364,13 +397,21 @@ fn slots(spec: &RegionSpec) -> Vec<Slot> {
     slots
 }
 
+/// A join without keys keeps all rows under one vnode, whatever task holds them, so its state could not be given back to
+/// several tasks: its fragment runs as one.
+fn joins_without_keys(root: &StreamNode) -> bool {
+    let mut found = false;
+    root.visit(&mut |node| found |= matches!(&node.op, StreamOp::Join { left_keys, .. } if left_keys.is_empty()));
+    found
+}
+
 /// The channels of every edge, each with its receiver's cell to wake.
 fn channels(
     spec: &RegionSpec,
     slots: &[Slot],
     cells: &[Arc<TaskCell>],
     spill: &Arc<SpillDir>,
-) -> Result<Vec<Vec<Vec<Arc<Channel>>>>> {
+) -> Vec<Vec<Vec<Arc<Channel>>>> {
     let tasks = |fragment: u32| -> Vec<usize> {
         (0..slots.len())
             .filter(|&s| slots[s].place.fragment == fragment)
@@ -379,12 +420,6 @@ fn channels(
     let mut edges = Vec::with_capacity(spec.graph.edges.len());
     for (i, edge) in spec.graph.edges.iter().enumerate() {
         let (senders, receivers) = (tasks(edge.from.0), tasks(edge.to.0));
-        if edge.id.0 as usize != i || senders.is_empty() || receivers.is_empty() {
-            return Err(RuntimeError::internal(format!(
-                "edge {} of the plan does not join two fragments",
-                edge.id
-            )));
-        }
         let channel = |sender: u32, receiver: usize| {
             let name = ChannelName {
                 edge: i as u32,
@@ -401,7 +436,7 @@ fn channels(
                 .collect(),
         );
     }
-    Ok(edges)
+    edges
 }
 
 /// Makes this life's spill directory, and removes those of the region's lives in other processes.

@@ -176,7 +176,7 @@ impl Instance {
     }
 
     /// Sends the closes, freezes the state and reports. Answers whether the region goes on.
-    fn finish(&mut self, region: &RegionShared, slot: usize, started: Instant) -> Result<bool> {
+    fn finish(&mut self, region: &Arc<RegionShared>, slot: usize, started: Instant) -> Result<bool> {
         let place = region.slots[slot].place;
         hit_failpoint(region, Some(place))?;
         let Some(OpenStep { step, busy }) = self.open.take() else {

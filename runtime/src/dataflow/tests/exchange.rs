@@ -154,3 +154,25 @@ fn checksums_do_not_depend_on_cuts() {
     assert!(seen.iter().all(|s| *s == seen[0]), "{seen:?}");
     assert!(seen[0].iter().all(|(c, n)| *c != 0 && *n > 0));
 }
+
+/// A large step is sorted on a helper thread, and steps after it still come after it.
+#[test]
+fn large_steps_keep_their_order() {
+    let executor = Executor::new(2);
+    let plan = graph(vec![(scan(1, TABLE), false)], vec![]);
+    let mut run = Run::start(&executor, spec("large", plan, 2), None, &Arc::default());
+    let rows: Vec<_> = (0..150_000).map(|i| (150_000 - i, i, 1)).collect();
+    run.submit(&[(TABLE, vec![delta(&rows)])], false);
+    for _ in 0..5 {
+        run.submit(&[(TABLE, vec![delta(&[(1, 1, 1), (1, 1, 2)])])], false);
+    }
+    let large = run.done();
+    assert_eq!((large.seq, large.rows_out), (0, 150_000));
+    let output = rows_of(&large.output.unwrap());
+    assert!(output.len() == 150_000 && output.is_sorted());
+    for seq in 1..6 {
+        let small = run.done();
+        assert_eq!((small.seq, small.rows_out), (seq, 3));
+        assert_eq!(rows_of(&small.output.unwrap()), [(vec![1, 1], 3)]);
+    }
+}
