@@ -51,3 +51,32 @@ test-property: setup ## a longer property run: LEVEE_SEED, LEVEE_CASES
 bless: setup ## writes PostgreSQL's answers into the case files
 	$(ENV) LEVEE_BLESS=1 cargo test -p levee-sql-tests --test it -- --nocapture cases::against_postgres
 # --- end of tests ----------------------------------------------------------------------------------
+
+# --- demo, benchmarks, comparison --------------------------------------------------------------------
+.PHONY: demo compare-postgres bench bench-binaries bench-nexmark bench-freshness
+
+PYTHON := "$$LEVEE_CACHE/venv/bin/python" -B
+DEBUG_LEVEE := "$$CARGO_TARGET_DIR/debug/levee"
+BENCH_BIN := "$$CARGO_TARGET_DIR/bench"
+
+# Workspace crates optimised; dependencies are the tests' own artifacts, already optimised where it counts.
+BENCH_PROFILE := CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false
+
+demo: build ## the flights of New York 2013, streamed into six live views and checked; FLAGS='--end --plain --flights N'
+	$(ENV) $(PYTHON) benchmarks/demo/demo.py --levee $(DEBUG_LEVEE) $(FLAGS)
+
+compare-postgres: build ## the same data, queries and changes in Levee and in PostgreSQL 15; one JSON line per case
+	$(ENV) $(PYTHON) benchmarks/postgres/compare.py --levee $(DEBUG_LEVEE) $(FLAGS)
+
+# Copied aside, so that the next test build does not replace them.
+bench-binaries: setup
+	$(ENV) $(BENCH_PROFILE) cargo build -p levee-server -p levee-benchmarks --bins
+	$(ENV) mkdir -p $(BENCH_BIN) && cp "$$CARGO_TARGET_DIR"/debug/{levee,nexmark-bench,freshness} $(BENCH_BIN)/
+
+bench: bench-nexmark bench-freshness ## Nexmark and freshness; JSON lines and a table; FLAGS='--runs N --queries q0,q4'
+
+bench-nexmark: bench-binaries
+	$(ENV) $(BENCH_BIN)/nexmark-bench --levee $(BENCH_BIN)/levee $(FLAGS)
+
+bench-freshness: bench-binaries
+	$(ENV) $(BENCH_BIN)/freshness --levee $(BENCH_BIN)/levee

@@ -9,7 +9,6 @@ the exit code is 0 if all answers were right.
 """
 
 import argparse
-import shutil
 import sys
 import threading
 import time
@@ -175,8 +174,10 @@ def main():
         with servers.Scratch() as directory:
             return 0 if run(chosen, directory) else 1
     directory = Path(chosen.data_dir)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        say(f"{directory} is not empty: the demo starts on a fresh directory")
+        return 2
     return 0 if run(chosen, directory) else 1
 
 
