@@ -60,7 +60,9 @@ DEBUG_LEVEE := "$$CARGO_TARGET_DIR/debug/levee"
 BENCH_BIN := "$$CARGO_TARGET_DIR/bench"
 
 # Workspace crates optimised; dependencies are the tests' own artifacts, already optimised where it counts.
-BENCH_PROFILE := CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false
+BENCH_PROFILE := --config profile.dev.opt-level=3 --config profile.dev.debug-assertions=false \
+	--config profile.dev.overflow-checks=false \
+	$(foreach crate,planner server benchmarks,--config profile.dev.package.levee-$(crate).opt-level=3)
 
 demo: build ## the flights of New York 2013, streamed into six live views and checked; FLAGS='--end --plain --flights N'
 	$(ENV) $(PYTHON) benchmarks/demo/demo.py --levee $(DEBUG_LEVEE) $(FLAGS)
@@ -70,7 +72,7 @@ compare-postgres: build ## the same data, queries and changes in Levee and in Po
 
 # Copied aside, so that the next test build does not replace them.
 bench-binaries: setup
-	$(ENV) $(BENCH_PROFILE) cargo build -p levee-server -p levee-benchmarks --bins
+	$(ENV) cargo build $(BENCH_PROFILE) -p levee-server -p levee-benchmarks --bins
 	$(ENV) mkdir -p $(BENCH_BIN) && cp "$$CARGO_TARGET_DIR"/debug/{levee,nexmark-bench,freshness} $(BENCH_BIN)/
 
 bench: bench-nexmark bench-freshness ## Nexmark and freshness; JSON lines and a table; FLAGS='--runs N --queries q0,q4'
