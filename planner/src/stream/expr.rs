@@ -22,7 +22,6 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{Expr, Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
-use datafusion::physical_expr_common::physical_expr::fmt_sql;
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::physical_plan::from_proto::parse_physical_expr;
 use datafusion_proto::physical_plan::to_proto::serialize_physical_expr;
@@ -33,9 +32,11 @@ use datafusion_proto::protobuf::{PhysicalPlanNode, ProjectionExecNode};
 use crate::plan::PlanExpr;
 use crate::{PlanError, Result};
 
-/// Every scalar function that a stored expression may name.
+/// Every scalar function that a stored expression may name; of two with one name the later counts.
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
-    SessionStateDefaults::default_scalar_functions()
+    let mut all = SessionStateDefaults::default_scalar_functions();
+    all.extend(crate::sql::functions::scalar_functions().iter().cloned());
+    all
 }
 
 /// The registry that stored expressions are read with; built once per process.
@@ -103,17 +104,12 @@ fn checked(expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
     Ok(out.map_err(|e| PlanError::internal(e.to_string()))?.data)
 }
 
-/// The expression as SQL text.
-pub fn display(expr: &Arc<dyn PhysicalExpr>) -> String {
-    fmt_sql(expr.as_ref()).to_string()
-}
-
 /// The stored form of a compiled expression.
 ///
 /// # Errors
 /// An expression without a stored form.
 pub fn encode(expr: &Arc<dyn PhysicalExpr>) -> Result<PlanExpr> {
-    let display = display(expr);
+    let display = super::render::sql(expr);
     let unsupported = |e: datafusion::error::DataFusionError| {
         PlanError::unsupported(format!("expression {display} cannot be stored in a materialized view")).detail(e.to_string())
     };

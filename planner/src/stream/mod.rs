@@ -18,6 +18,7 @@ mod place;
 mod props;
 mod refuse;
 mod rel;
+mod render;
 
 #[cfg(test)]
 mod testing;

@@ -21,7 +21,8 @@ use datafusion::functions_aggregate::count::{count_all, count_udaf};
 use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::logical_plan::{Join, JoinType};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, LogicalPlanBuilder, Operator, lit};
+use datafusion::functions_window::expr_fn::row_number;
+use datafusion::logical_expr::{BinaryExpr, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Operator, lit};
 use datafusion::optimizer::analyzer::Analyzer;
 use datafusion::optimizer::analyzer::resolve_grouping_function::ResolveGroupingFunction;
 use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
@@ -78,10 +79,12 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     ]
 }
 
-/// Types, then `= ANY` as IN. Subqueries still stand in expressions.
+/// `= ANY` as IN, DISTINCT ON as a numbering, then types. Subqueries still stand in expressions.
 pub(super) fn analyze(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = plan
-        .transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(set_comparison_to_in)))
+        .transform_up_with_subqueries(|node| {
+            node.map_expressions(|e| e.transform_up(set_comparison_to_in))?.transform_data(distinct_on_to_row_number)
+        })
         .map_err(|e| PlanError::internal(e.to_string()))?
         .data;
     let config = session_config();
@@ -110,6 +113,22 @@ fn set_comparison_to_in(expr: Expr) -> DfResult<Transformed<Expr>> {
         _ => return Ok(Transformed::no(expr)),
     };
     Ok(Transformed::yes(Expr::InSubquery(InSubquery { expr: set.expr.clone(), subquery: set.subquery.clone(), negated })))
+}
+
+/// `DISTINCT ON (k) …  ORDER BY k, o` keeps the first row of each `k`: those that `row_number() OVER (PARTITION BY k ORDER BY k, o)`
+/// numbers 1.
+fn distinct_on_to_row_number(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
+    let LogicalPlan::Distinct(Distinct::On(on)) = plan else {
+        return Ok(Transformed::no(plan));
+    };
+    let number = row_number()
+        .partition_by(on.on_expr)
+        .order_by(on.sort_expr.unwrap_or_default())
+        .build()?
+        .alias("__distinct_on");
+    let numbered = LogicalPlanBuilder::from(on.input).window(vec![number])?;
+    let first = Expr::Column(Column::new_unqualified("__distinct_on")).eq(lit(1u64));
+    numbered.filter(first)?.project(on.select_expr)?.build().map(Transformed::yes)
 }
 
 /// `x NOT IN (SELECT y …)` where NULLs may be compared: a row stays if no `y` equals `x`, and, unless the subquery has no row for it,

@@ -4,21 +4,20 @@
 //!
 //! | operator | needs | leaves |
 //! | --- | --- | --- |
-//! | scan, source | – | spread: a row and its retraction are at one task, no column says which |
+//! | scan, source | – | spread: rows are where their place in the run put them, a retraction may be at another task |
 //! | values | – | one task |
 //! | map | – | as it came, in its own columns |
 //! | aggregate, top-N | hash of the group or partition columns; without any: one task | the same |
 //! | join on keys | hash of the keys on both sides | the same, by the keys of either side |
-//! | join without keys | the side of at most one row everywhere | as the other side came |
+//! | join without keys | one task, since no key can say who keeps a row | one task |
 //! | union | one-task inputs are hashed by whole row beside spread ones | spread, or what all inputs share |
 //!
-//! Hash columns are the operator's own, in its own order: the vnode of a state key is then the vnode that routed it. Rows that are
-//! at one task already stay there.
+//! Hash columns are the operator's own, in its own order: the vnode of a state key is then the vnode that routed it. A few
+//! rows that are at one task already stay there; many are spread again.
 
 use crate::plan::{ExchangeKind, JoinKind, OperatorId, StreamNode, StreamOp};
 use crate::{Result, stream::expr};
 
-use super::props::at_most_one;
 use super::rel::{JoinOp, Phys, Rel, RelOp, as_column};
 
 /// Where the rows of a relation are.
@@ -108,7 +107,7 @@ impl Placing {
     /// Rows that agree on `columns` at one task.
     fn gathered(&mut self, inputs: Vec<(StreamNode, Place)>, columns: &[usize]) -> (StreamNode, Place) {
         let (input, place) = one(inputs);
-        if place == Place::Single {
+        if place == Place::Single && (columns.is_empty() || few(&input)) {
             return (input, place);
         }
         if columns.is_empty() {
@@ -136,10 +135,9 @@ impl Placing {
         let width = left.0.schema.fields().len();
         let JoinOp { kind, mut left_keys, mut right_keys, null_equals_null, filter } = join;
         let filter = filter.as_ref().map(expr::encode).transpose()?;
-        let (left, right, place) = if left.1 == Place::Single && right.1 == Place::Single {
-            (left.0, right.0, Place::Single)
-        } else if left_keys.is_empty() {
-            self.keyless(kind, left, right)
+        let both_few = [&left, &right].iter().all(|(n, p)| *p == Place::Single && few(n));
+        let (left, right, place) = if both_few || left_keys.is_empty() {
+            (self.single(left.0, &left.1), self.single(right.0, &right.1), Place::Single)
         } else {
             order_keys(&mut left_keys, &mut right_keys, &left.1, &right.1);
             let l = self.hashed(left.0, &left.1, &left_keys);
@@ -148,24 +146,6 @@ impl Placing {
         };
         let op = StreamOp::Join { kind, left_keys, right_keys, null_equals_null, filter };
         Ok((self.node(op, vec![left, right], facts), place))
-    }
-
-    /// A side of at most one row goes everywhere, unless that side's own rows are kept when unmatched.
-    fn keyless(&mut self, kind: JoinKind, left: (StreamNode, Place), right: (StreamNode, Place)) -> (StreamNode, StreamNode, Place) {
-        let spread_left = at_most_one(&right.0.props) && kind != JoinKind::Full && left.1 != Place::Single;
-        let spread_right = at_most_one(&left.0.props) && kind == JoinKind::Inner && right.1 != Place::Single;
-        if spread_left {
-            (left.0, self.exchange(right.0, ExchangeKind::Broadcast), left.1)
-        } else if spread_right {
-            let width = left.0.schema.fields().len();
-            let place = match right.1 {
-                Place::Hash(lists) => Place::Hash(lists.iter().map(|l| l.iter().map(|c| c + width).collect()).collect()),
-                other => other,
-            };
-            (self.exchange(left.0, ExchangeKind::Broadcast), right.0, place)
-        } else {
-            (self.single(left.0, &left.1), self.single(right.0, &right.1), Place::Single)
-        }
     }
 
     fn union(&mut self, inputs: Vec<(StreamNode, Place)>, facts: &RelFacts) -> (StreamNode, Place) {
@@ -199,6 +179,13 @@ impl Placing {
 struct RelFacts {
     schema: arrow::datatypes::SchemaRef,
     props: crate::plan::StreamProps,
+}
+
+/// Rows up to which one task is enough.
+const FEW_ROWS: u64 = 100_000;
+
+fn few(node: &StreamNode) -> bool {
+    node.props.row_bound.is_some_and(|b| b <= FEW_ROWS)
 }
 
 fn one(inputs: Vec<(StreamNode, Place)>) -> (StreamNode, Place) {

@@ -101,25 +101,22 @@ impl Rel {
 
     /// Computes `exprs`, one for each field of `schema`.
     pub fn project(self, exprs: Vec<Phys>, schema: SchemaRef) -> Self {
-        match &self.op {
-            RelOp::Map { predicate, exprs: None } => {
-                let predicate = predicate.clone();
-                let Some(input) = self.inputs.into_iter().next() else {
-                    unreachable!("a map has one input")
-                };
-                Self::new_map(input, predicate, Some(exprs), schema)
-            }
-            RelOp::Map { predicate, exprs: Some(inner) } => {
-                let Some(moved) = exprs.iter().map(|e| substitute(e, inner)).collect::<Option<Vec<_>>>() else {
-                    return Self::new_map(self, None, Some(exprs), schema);
-                };
-                let predicate = predicate.clone();
-                let Some(input) = self.inputs.into_iter().next() else {
-                    unreachable!("a map has one input")
-                };
-                Self::new_map(input, predicate, Some(moved), schema)
-            }
-            _ => Self::new_map(self, None, Some(exprs), schema),
+        let RelOp::Map { predicate, exprs: inner } = &self.op else {
+            return Self::new_map(self, None, Some(exprs), schema);
+        };
+        let moved = match inner {
+            None => Some(exprs.clone()),
+            Some(inner) => exprs.iter().map(|e| moved_below(e, inner)).collect::<Option<Vec<_>>>(),
+        };
+        let (Some(moved), predicate) = (moved, predicate.clone()) else {
+            return Self::new_map(self, None, Some(exprs), schema);
+        };
+        let Some(input) = self.inputs.into_iter().next() else {
+            unreachable!("a map has one input")
+        };
+        match predicate {
+            Some(predicate) => Self::new_map(input, Some(predicate), Some(moved), schema),
+            None => input.project(moved, schema),
         }
     }
 
@@ -144,11 +141,12 @@ impl Rel {
         };
         let input = match (&input.op, &predicate, &exprs) {
             (RelOp::Scan { .. } | RelOp::Source { .. }, None, Some(exprs)) => {
-                if let Some(columns) = plain_columns(exprs) {
+                if let Some(columns) = plain_columns(exprs).filter(|c| !c.is_empty()) {
                     return input.narrow_leaf(&columns, schema);
                 }
                 input
             }
+            (_, None, Some(exprs)) if passes_all(exprs, &input) => return input.rename(schema),
             _ => input,
         };
         let props = props::map(&input, predicate.as_ref(), exprs.as_deref());
@@ -167,10 +165,32 @@ impl Rel {
         Self { schema, props, ..self }
     }
 
+    /// The same rows with at least one column: batches without columns are a trap for kernels.
+    #[must_use]
+    pub fn widened(self) -> Self {
+        if self.width() > 0 {
+            return self;
+        }
+        let yes = || Arc::new(Schema::new(vec![Field::new("row", DataType::Boolean, false)]));
+        let constant = || vec![literal(ScalarValue::Boolean(Some(true)))];
+        match self.op {
+            RelOp::Map { predicate, .. } => {
+                let input = self.inputs.into_iter().next().unwrap_or_else(|| unreachable!("a map has one input"));
+                Self::new_map(input.widened(), predicate, Some(constant()), yes())
+            }
+            RelOp::Union => {
+                let inputs = self.inputs.into_iter().map(|i| i.widened().project(constant(), yes())).collect();
+                Self::union(inputs, yes())
+            }
+            _ => self,
+        }
+    }
+
     /// Groups by columns; `schema` names the group columns and the aggregates.
     pub fn aggregate(self, group_by: Vec<usize>, aggs: Vec<AggCall>, schema: SchemaRef) -> Self {
-        let props = props::aggregate(&self, &group_by, &aggs);
-        Self { op: RelOp::Aggregate { group_by, aggs }, inputs: vec![self], schema, props }
+        let input = self.widened();
+        let props = props::aggregate(&input, &group_by, &aggs);
+        Self { op: RelOp::Aggregate { group_by, aggs }, inputs: vec![input], schema, props }
     }
 
     /// Joins; the schema follows from the inputs.
@@ -360,6 +380,19 @@ pub(super) fn rewrite_columns(expr: &Phys, f: impl Fn(usize) -> Phys) -> Result<
         None => Ok(Transformed::no(e)),
     });
     Ok(out.map_err(|e| PlanError::internal(e.to_string()))?.data)
+}
+
+/// An output expression over the inputs of `inner`. A computed column may be passed on as it is.
+fn moved_below(expr: &Phys, inner: &[Phys]) -> Option<Phys> {
+    match as_column(expr) {
+        Some(c) => inner.get(c).cloned(),
+        None => substitute(expr, inner),
+    }
+}
+
+/// The expressions are the input's columns, in order.
+fn passes_all(exprs: &[Phys], input: &Rel) -> bool {
+    exprs.len() == input.width() && exprs.iter().enumerate().all(|(i, e)| as_column(e) == Some(i))
 }
 
 /// `expr` over the inputs of `inner`, if it reads only columns that `inner` passes on or sets to a constant.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::testing::{bind, catalog, view};
+use super::testing::{catalog, view};
 use super::*;
 
 /// Reads `name/*.sql`-like cases from one text file: a title line starting with `-- `, the query, then `----` and the expected text.
@@ -20,7 +20,7 @@ fn golden(name: &str) {
         }
         let sql: String = query.lines().filter(|l| !l.starts_with("-- ")).collect::<Vec<_>>().join("\n");
         let actual = match view(&sql, &catalog) {
-            Ok((plan, _)) => {
+            Ok(plan) => {
                 let again = StreamPlan::decode(&plan.encode()).expect("a plan reads back");
                 assert_eq!(format!("{plan:?}"), format!("{again:?}"), "{sql}");
                 explain(&plan).join("\n")

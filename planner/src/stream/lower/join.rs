@@ -145,7 +145,9 @@ impl Inputs {
         if self.left_keys.is_empty() && self.filter.is_none() {
             let (counted, test) = count_rows(self.right, Operator::Gt);
             let mark = Arc::new(Schema::new(vec![mark_field(false)]));
-            return Ok(cross(self.left, counted.project(vec![test], mark)));
+            let joined = cross(self.left, counted.project(vec![test], mark));
+            let mark = joined.width() - 1;
+            return Ok(joined.select(&(0..l).chain([mark]).collect::<Vec<_>>()));
         }
         if self.filter.is_some() {
             return self.mark_by_union();
@@ -208,8 +210,8 @@ impl Inputs {
         if self.left_keys.is_empty() && !(at_most_one(&self.left.props) || at_most_one(&self.right.props)) {
             return Err(self.refused());
         }
-        let (left, left_keys) = with_columns(self.left, &self.left_keys)?;
-        let (right, right_keys) = with_columns(self.right, &self.right_keys)?;
+        let (left, left_keys) = with_columns(self.left.widened(), &self.left_keys)?;
+        let (right, right_keys) = with_columns(self.right.widened(), &self.right_keys)?;
         for (&lk, &rk) in left_keys.iter().zip(&right_keys) {
             let (lt, rt) = (left.schema.field(lk).data_type(), right.schema.field(rk).data_type());
             if lt != rt {
@@ -245,7 +247,7 @@ fn count_rows(rel: Rel, op: Operator) -> (Rel, Phys) {
 
 /// Every pair; the right side has one row.
 fn cross(left: Rel, right: Rel) -> Rel {
-    left.join(
+    left.widened().join(
         right,
         JoinOp { kind: JoinKind::Inner, left_keys: Vec::new(), right_keys: Vec::new(), null_equals_null: false, filter: None },
     )

@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::StreamWriter;
 use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::logical_plan::{EmptyRelation, TableScan, Values};
 
 use super::{Lowering, arrow_schema, compile};
@@ -67,21 +68,36 @@ impl Lowering<'_> {
 pub(super) fn empty(empty: &EmptyRelation) -> Result<Rel> {
     let schema = arrow_schema(&empty.schema);
     if empty.produce_one_row {
-        let options = RecordBatchOptions::new().with_row_count(Some(1));
-        let none = Arc::new(Schema::empty());
-        let batch = RecordBatch::try_new_with_options(none, Vec::new(), &options);
-        return constant(&batch.map_err(|e| PlanError::internal(e.to_string()))?);
+        return constant(&unit_batch()?);
     }
     let columns = schema.fields().iter().map(|f| new_empty_array(f.data_type())).collect();
     constant(&rows(schema, columns, 0)?)
 }
 
+/// A select list without FROM. `None` if a value cannot be computed: in a view it is NULL then, which is the map operator's business.
+pub(super) fn constant_row(exprs: &[Expr], schema: &SchemaRef) -> Result<Option<Rel>> {
+    let unit = unit_batch()?;
+    let mut columns = Vec::with_capacity(exprs.len());
+    for (expr, field) in exprs.iter().zip(schema.fields()) {
+        let value = compile(expr, &DFSchema::empty())?.evaluate(&unit).and_then(|v| v.into_array(1));
+        match value {
+            Ok(array) if array.data_type() == field.data_type() => columns.push(array),
+            _ => return Ok(None),
+        }
+    }
+    constant(&rows(SchemaRef::clone(schema), columns, 1)?).map(Some)
+}
+
+fn unit_batch() -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options)
+        .map_err(|e| PlanError::internal(e.to_string()))
+}
+
 /// VALUES lists.
 pub(super) fn values(values: &Values) -> Result<Rel> {
     let schema = arrow_schema(&values.schema);
-    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
-    let unit = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one_row)
-        .map_err(|e| PlanError::internal(e.to_string()))?;
+    let unit = unit_batch()?;
     let mut columns: Vec<Vec<ScalarValue>> = vec![Vec::new(); schema.fields().len()];
     for row in &values.values {
         for ((expr, field), column) in row.iter().zip(schema.fields()).zip(&mut columns) {

@@ -38,6 +38,12 @@ impl Lowering<'_> {
             LogicalPlan::Values(values) => leaf::values(values),
             LogicalPlan::SubqueryAlias(alias) => self.lower(&alias.input),
             LogicalPlan::Projection(projection) => {
+                if let LogicalPlan::EmptyRelation(empty) = projection.input.as_ref()
+                    && empty.produce_one_row
+                    && let Some(row) = leaf::constant_row(&projection.expr, &arrow_schema(&projection.schema))?
+                {
+                    return Ok(row);
+                }
                 let input = self.lower(&projection.input)?;
                 let exprs = compile_all(&projection.expr, projection.input.schema())?;
                 project(input, exprs, &arrow_schema(&projection.schema))
@@ -53,8 +59,7 @@ impl Lowering<'_> {
                 let (columns, schema) = ((0..input.width()).collect(), Arc::clone(&input.schema));
                 Ok(input.aggregate(columns, Vec::new(), schema))
             }
-            LogicalPlan::Distinct(Distinct::On(_)) => Err(unsupported("DISTINCT ON")
-                .hint("Number the rows with row_number() OVER (PARTITION BY … ORDER BY …) and keep the first.")),
+            LogicalPlan::Distinct(Distinct::On(_)) => Err(PlanError::internal("DISTINCT ON was not rewritten")),
             LogicalPlan::Join(join) => self.join(join),
             LogicalPlan::Union(union) => {
                 let inputs = union.inputs.iter().map(|i| self.lower(i)).collect::<Result<Vec<_>>>()?;
@@ -150,7 +155,7 @@ fn place_of(list: &mut Vec<Phys>, expr: &Phys) -> usize {
 /// A field for an unnamed expression.
 fn field_of(expr: &Phys, input: &Schema) -> Result<arrow::datatypes::FieldRef> {
     let data_type = expr.data_type(input).map_err(|e| PlanError::internal(e.to_string()))?;
-    Ok(Arc::new(arrow::datatypes::Field::new(super::expr::display(expr), data_type, true)))
+    Ok(Arc::new(arrow::datatypes::Field::new(super::render::sql(expr), data_type, true)))
 }
 
 /// For messages.

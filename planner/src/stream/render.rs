@@ -1,0 +1,130 @@
+//! Compiled expressions as SQL text, for EXPLAIN and `stream_errors`. Text only: nothing reads it back.
+
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::util::display::{ArrayFormatter, DurationFormat, FormatOptions};
+use datafusion::common::ScalarValue;
+use datafusion::physical_expr::ScalarFunctionExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NegativeExpr, NotExpr,
+};
+use datafusion::physical_expr_common::physical_expr::fmt_sql;
+
+use super::rel::Phys;
+
+/// The expression as SQL.
+pub(super) fn sql(expr: &Phys) -> String {
+    let list = |items: &[Phys]| items.iter().map(sql).collect::<Vec<_>>().join(", ");
+    if let Some(column) = expr.downcast_ref::<Column>() {
+        column.name().to_string()
+    } else if let Some(value) = expr.downcast_ref::<Literal>() {
+        literal(value.value())
+    } else if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+        format!("{} {} {}", operand(binary.left()), binary.op(), operand(binary.right()))
+    } else if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+        match (infix(call.name()), call.args()) {
+            (Some(op), [left, right]) => format!("{} {op} {}", operand(left), operand(right)),
+            (_, args) => format!("{}({})", call.name(), list(args)),
+        }
+    } else if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+        format!("CAST({} AS {})", sql(cast.expr()), type_name(cast.cast_type()))
+    } else if let Some(not) = expr.downcast_ref::<NotExpr>() {
+        format!("NOT {}", operand(not.arg()))
+    } else if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+        format!("-{}", operand(negative.arg()))
+    } else if let Some(test) = expr.downcast_ref::<IsNullExpr>() {
+        format!("{} IS NULL", operand(test.arg()))
+    } else if let Some(test) = expr.downcast_ref::<IsNotNullExpr>() {
+        format!("{} IS NOT NULL", operand(test.arg()))
+    } else if let Some(test) = expr.downcast_ref::<InListExpr>() {
+        let not = if test.negated() { "NOT " } else { "" };
+        format!("{} {not}IN ({})", operand(test.expr()), list(test.list()))
+    } else if let Some(like) = expr.downcast_ref::<LikeExpr>() {
+        let not = if like.negated() { "NOT " } else { "" };
+        let word = if like.case_insensitive() { "ILIKE" } else { "LIKE" };
+        format!("{} {not}{word} {}", operand(like.expr()), operand(like.pattern()))
+    } else if let Some(case) = expr.downcast_ref::<CaseExpr>() {
+        case_text(case)
+    } else {
+        fmt_sql(expr.as_ref()).to_string()
+    }
+}
+
+fn case_text(case: &CaseExpr) -> String {
+    let mut text = "CASE".to_string();
+    if let Some(tested) = case.expr() {
+        text.push_str(&format!(" {}", sql(tested)));
+    }
+    for (when, then) in case.when_then_expr() {
+        text.push_str(&format!(" WHEN {} THEN {}", sql(when), sql(then)));
+    }
+    if let Some(other) = case.else_expr() {
+        text.push_str(&format!(" ELSE {}", sql(other)));
+    }
+    text + " END"
+}
+
+/// In parentheses where it is itself made of parts.
+fn operand(expr: &Phys) -> String {
+    let compound = expr.is::<BinaryExpr>()
+        || expr.is::<NotExpr>()
+        || expr.is::<IsNullExpr>()
+        || expr.is::<IsNotNullExpr>()
+        || expr.is::<InListExpr>()
+        || expr.is::<LikeExpr>()
+        || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(|c| infix(c.name()).is_some() && c.args().len() == 2);
+    if compound { format!("({})", sql(expr)) } else { sql(expr) }
+}
+
+/// The operator that a function stands for.
+fn infix(function: &str) -> Option<&'static str> {
+    Some(match function {
+        "pg_add" => "+",
+        "pg_sub" => "-",
+        "pg_mul" => "*",
+        "pg_div" => "/",
+        "pg_mod" => "%",
+        _ => return None,
+    })
+}
+
+fn literal(value: &ScalarValue) -> String {
+    if value.is_null() {
+        return "NULL".to_string();
+    }
+    match value {
+        ScalarValue::Boolean(Some(v)) => return v.to_string(),
+        ScalarValue::Utf8(Some(v)) | ScalarValue::LargeUtf8(Some(v)) | ScalarValue::Utf8View(Some(v)) => return quoted(v),
+        _ => {}
+    }
+    let options = FormatOptions::new().with_duration_format(DurationFormat::Pretty);
+    let text = value.to_array().ok().and_then(|array| {
+        let formatter = ArrayFormatter::try_new(array.as_ref(), &options).ok()?;
+        formatter.value(0).try_to_string().ok()
+    });
+    match text {
+        Some(text) if value.data_type().is_numeric() => text,
+        Some(text) => quoted(&text),
+        None => value.to_string(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn type_name(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Boolean => "boolean".to_string(),
+        DataType::Int16 => "smallint".to_string(),
+        DataType::Int32 => "integer".to_string(),
+        DataType::Int64 => "bigint".to_string(),
+        DataType::Float32 => "real".to_string(),
+        DataType::Float64 => "double precision".to_string(),
+        DataType::Utf8 => "text".to_string(),
+        DataType::Date32 => "date".to_string(),
+        DataType::Decimal128(p, s) => format!("numeric({p}, {s})"),
+        DataType::Timestamp(TimeUnit::Microsecond, None) => "timestamp".to_string(),
+        DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => "timestamptz".to_string(),
+        other => other.to_string(),
+    }
+}
