@@ -237,7 +237,10 @@ mod tests {
         assert_eq!(shown.join(" "), GOLDEN);
     }
 
-    const GOLDEN: &str = "";
+    const GOLDEN: &str = "eca7d280db64cc3c a6e17574d9d05a5d 5a7c125239b63b25 d7c58cba106728c6 66ea8846236aaca6 \
+        97ff4001b7c35dae 8c30097e84d32a73 74eae4cba3d599c4 66ea8846236aaca6 ca58ad44161feabc \
+        5ceba0c534b0d931 78dd16c44dd781f1 dc46d1f45efe97d4 d732d94de7a88b0b f0c388c9cf791398 \
+        1187376766abfe2b 227451872a9d10af b94d4efbfecc4af5 c615095d75d214c5 75288e571e78d361";
 
     #[test]
     fn value_only() {

@@ -100,16 +100,29 @@ impl TopN {
                 .map(|f| f.data_type().clone())
                 .ok_or_else(|| RuntimeError::internal(format!("top-N refers to column {c} of its input")))
         };
-        let partition = plan.partition_by.iter().map(|&c| data_type(c)).collect::<Result<Vec<_>>>()?;
+        let partition = plan
+            .partition_by
+            .iter()
+            .map(|&c| data_type(c))
+            .collect::<Result<Vec<_>>>()?;
         let order = plan
             .order_by
             .iter()
             .map(|key| {
                 let options = SortOptions::new(key.desc, key.nulls_first);
-                Ok(SortField::new_with_options(sortable_type(&data_type(key.column)?), options))
+                Ok(SortField::new_with_options(
+                    sortable_type(&data_type(key.column)?),
+                    options,
+                ))
             })
             .collect::<Result<Vec<_>>>()?;
-        let rows = RowConverter::new(input.fields().iter().map(|f| SortField::new(f.data_type().clone())).collect())?;
+        let rows = RowConverter::new(
+            input
+                .fields()
+                .iter()
+                .map(|f| SortField::new(f.data_type().clone()))
+                .collect(),
+        )?;
         let places = plan.limit.map(|l| l.saturating_add(plan.offset));
         Ok(Self {
             keep: places
@@ -158,7 +171,10 @@ impl TopN {
     /// The entries that a partition shows.
     fn window(&self, slot: u32) -> Window {
         let mut skip = i64::try_from(self.plan.offset).unwrap_or(i64::MAX);
-        let mut left = self.plan.limit.map_or(i64::MAX, |l| i64::try_from(l).unwrap_or(i64::MAX));
+        let mut left = self
+            .plan
+            .limit
+            .map_or(i64::MAX, |l| i64::try_from(l).unwrap_or(i64::MAX));
         let mut window = Vec::new();
         for (entry, count) in self.entries.iter(slot) {
             if left == 0 {
@@ -220,7 +236,10 @@ impl TopN {
         }
         let at = slot as usize;
         let shown: i64 = after.iter().map(|e| e.1).sum();
-        let full = self.plan.limit.is_some_and(|l| i64::try_from(l).is_ok_and(|l| l == shown));
+        let full = self
+            .plan
+            .limit
+            .is_some_and(|l| i64::try_from(l).is_ok_and(|l| l == shown));
         self.bounds[at] = after.last().filter(|_| full).map(|e| Arc::clone(&e.0));
         self.flags[at] &= !STEP;
         if self.entries.is_empty(slot) {
@@ -302,7 +321,9 @@ impl TopN {
         }
         if self.changes.is_empty() && self.touched.is_empty() {
             if self.entries.has_negative() {
-                return Err(RuntimeError::internal("a top-N's input retracts rows that it never inserted"));
+                return Err(RuntimeError::internal(
+                    "a top-N's input retracts rows that it never inserted",
+                ));
             }
             self.index.compact();
             return Ok(Progress::Done);

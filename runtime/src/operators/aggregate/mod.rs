@@ -171,10 +171,10 @@ impl Aggregate {
             }
             *flags |= STEP | CHANGED;
         }
-        if !emitted.is_empty() {
-            let columns = self.evaluate(&emitted, None)?;
+        for part in emitted.chunks(CHUNK) {
+            let columns = self.evaluate(part, None)?;
             self.before.push(Before {
-                slots: emitted,
+                slots: part.to_vec(),
                 columns,
             });
         }
@@ -259,7 +259,10 @@ impl Aggregate {
                 .collect();
             let mut columns = self.index.columns(&picked)?;
             for (old, new) in before.columns.iter().zip(&after) {
-                columns.push(concat(&[filter(old, &retract)?.as_ref(), filter(new, &insert)?.as_ref()])?);
+                columns.push(concat(&[
+                    filter(old, &retract)?.as_ref(),
+                    filter(new, &insert)?.as_ref(),
+                ])?);
             }
             let diffs = (0..total).map(|i| if i < retracted { -1 } else { 1 }).collect();
             out.emit(Delta::new(self.output_batch(columns, total)?, diffs));
@@ -292,7 +295,9 @@ impl Aggregate {
     /// Which groups have a row now.
     fn alive(&self, slots: &[u32]) -> Result<BooleanBuffer> {
         if slots.iter().any(|&s| self.rows[s as usize] < 0) {
-            return Err(RuntimeError::internal("an aggregate's input retracts rows that it never inserted"));
+            return Err(RuntimeError::internal(
+                "an aggregate's input retracts rows that it never inserted",
+            ));
         }
         let global = self.is_global();
         Ok(BooleanBuffer::collect_bool(slots.len(), |i| {
@@ -379,7 +384,11 @@ impl Operator for Aggregate {
             delta
         };
         let n = delta.num_rows();
-        let keys: Vec<ArrayRef> = self.group_by.iter().map(|&c| Arc::clone(delta.batch.column(c))).collect();
+        let keys: Vec<ArrayRef> = self
+            .group_by
+            .iter()
+            .map(|&c| Arc::clone(delta.batch.column(c)))
+            .collect();
         let mut slots = std::mem::take(&mut self.slots);
         self.index.upsert(&keys, n, false, &mut slots)?;
         self.grow();

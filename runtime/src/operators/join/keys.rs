@@ -109,7 +109,9 @@ impl Keys {
             let state = &mut self.states[key as usize];
             state.touch = NONE;
             if state.weights.iter().any(|&w| w < 0) {
-                return Err(RuntimeError::internal("a join's input retracts rows that it never inserted"));
+                return Err(RuntimeError::internal(
+                    "a join's input retracts rows that it never inserted",
+                ));
             }
             self.idle.push(key);
         }
@@ -137,7 +139,12 @@ impl Keys {
     }
 
     /// Hands out the changed weights of one side (all, if `full`); `None`: the key is gone.
-    pub fn snapshot(&mut self, weights_of: Option<usize>, full: bool, mut put: impl FnMut(&KeyIndex, u32, Option<i64>)) {
+    pub fn snapshot(
+        &mut self,
+        weights_of: Option<usize>,
+        full: bool,
+        mut put: impl FnMut(&KeyIndex, u32, Option<i64>),
+    ) {
         let changed = std::mem::take(&mut self.changed);
         let Some(side) = weights_of else {
             for key in changed {
@@ -146,7 +153,11 @@ impl Keys {
             self.drop_idle();
             return;
         };
-        let keys = if full { (0..self.states.len() as u32).collect() } else { changed };
+        let keys = if full {
+            (0..self.states.len() as u32).collect()
+        } else {
+            changed
+        };
         for key in keys {
             let state = &mut self.states[key as usize];
             let weight = state.weights[side];
@@ -187,7 +198,14 @@ impl Keys {
     }
 
     /// Begins a state entry: key bytes and a row's bytes, and a value with the key's hash.
-    pub fn encode(index: &KeyIndex, key: u32, row: &[u8], scratch: &mut Vec<u8>, bytes: &mut Vec<u8>, value: &mut Vec<u8>) {
+    pub fn encode(
+        index: &KeyIndex,
+        key: u32,
+        row: &[u8],
+        scratch: &mut Vec<u8>,
+        bytes: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) {
         scratch.clear();
         index.encode(key, scratch);
         codec::join_key(bytes, scratch, row);

@@ -174,7 +174,11 @@ impl Join {
     }
 
     fn key_columns(&self, side: usize) -> &[usize] {
-        if side == LEFT { &self.plan.left_keys } else { &self.plan.right_keys }
+        if side == LEFT {
+            &self.plan.left_keys
+        } else {
+            &self.plan.right_keys
+        }
     }
 
     /// Deals with rows whose key matches nothing; gives the others.
@@ -457,7 +461,11 @@ impl Operator for Join {
     }
 
     fn resume(&mut self, out: &mut Output) -> Result<Progress> {
-        if self.closing { self.emit_changes(out) } else { self.pair_some(out) }
+        if self.closing {
+            self.emit_changes(out)
+        } else {
+            self.pair_some(out)
+        }
     }
 
     fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {

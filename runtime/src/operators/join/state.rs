@@ -239,7 +239,9 @@ impl Side {
             let entry = &mut self.rows[touched.row as usize];
             entry.touch = NONE;
             if entry.count < 0 {
-                return Err(RuntimeError::internal("a join's input retracts rows that it never inserted"));
+                return Err(RuntimeError::internal(
+                    "a join's input retracts rows that it never inserted",
+                ));
             }
             if entry.count == 0 {
                 let (key, persisted) = (entry.key, entry.flags & PERSISTED != 0);
@@ -297,7 +299,11 @@ impl Side {
     /// [`Self::forget_gone`].
     pub fn snapshot(&mut self, full: bool, mut put: impl FnMut(u32, &[u8], Option<(i64, i64)>)) {
         let changed = std::mem::take(&mut self.changed);
-        let slots: Vec<u32> = if full { (0..self.rows.len() as u32).collect() } else { changed };
+        let slots: Vec<u32> = if full {
+            (0..self.rows.len() as u32).collect()
+        } else {
+            changed
+        };
         for slot in slots {
             let entry = &mut self.rows[slot as usize];
             let flags = entry.flags;

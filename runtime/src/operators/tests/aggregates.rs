@@ -64,14 +64,26 @@ fn naive_call(call: &AggCall, rows: &[(&Row, i64)], types: &[DataType]) -> V {
     }
     let is_float = matches!(types[arg], DataType::Float64 | DataType::Float32);
     match call.func {
-        AggFunc::Min => values.keys().min_by(|a, b| a.sql_cmp(b).then(a.cmp(b))).unwrap().clone(),
-        AggFunc::Max => values.keys().max_by(|a, b| a.sql_cmp(b).then(a.cmp(b))).unwrap().clone(),
+        AggFunc::Min => values
+            .keys()
+            .min_by(|a, b| a.sql_cmp(b).then(a.cmp(b)))
+            .unwrap()
+            .clone(),
+        AggFunc::Max => values
+            .keys()
+            .max_by(|a, b| a.sql_cmp(b).then(a.cmp(b)))
+            .unwrap()
+            .clone(),
         _ if is_float => {
             let total: f64 = values
                 .iter()
                 .map(|(v, c)| if let V::Float(f) = v { f * *c as f64 } else { 0.0 })
                 .sum();
-            let result = if call.func == AggFunc::Avg { total / n as f64 } else { total };
+            let result = if call.func == AggFunc::Avg {
+                total / n as f64
+            } else {
+                total
+            };
             V::Float(result).canonical()
         }
         _ => {
@@ -179,7 +191,11 @@ fn every_type_and_function() {
         (DataType::Utf8View, false, true),
         (DataType::Boolean, false, false),
         (DataType::Date32, false, true),
-        (DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), false, true),
+        (
+            DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+            false,
+            true,
+        ),
         (DataType::Interval(IntervalUnit::MonthDayNano), false, true),
     ];
     for (argument, numeric, ordered) in arguments {
@@ -187,7 +203,14 @@ fn every_type_and_function() {
             let types = vec![key[0].clone(), DataType::Boolean, argument.clone()];
             let calls = all_functions(2, numeric, ordered);
             for append_only in [false, true] {
-                run(&format!("{argument} by {key:?}"), &types, &group_by, &calls, append_only, 3);
+                run(
+                    &format!("{argument} by {key:?}"),
+                    &types,
+                    &group_by,
+                    &calls,
+                    append_only,
+                    3,
+                );
             }
         }
     }
@@ -204,14 +227,29 @@ fn distinct_rows() {
 fn updates_cost_one_pair_and_groups_disappear() {
     let input = schema(&[DataType::Utf8, DataType::Int32]);
     let output = schema(&[DataType::Utf8, DataType::Int64, DataType::Int64]);
-    let calls = [call(AggFunc::Count, None, false, None), call(AggFunc::Sum, Some(1), false, None)];
+    let calls = [
+        call(AggFunc::Count, None, false, None),
+        call(AggFunc::Sum, Some(1), false, None),
+    ];
     let ctx = OperatorContext { task: 0, n_tasks: 1 };
     let mut op = Aggregate::new(&[0], &calls, false, &input, &output, &ctx).unwrap();
-    let out = step(&mut op, true, vec![(0, table(&input, "+ a 1\n+ a 2\n+ b 5\n+ c 1\n- c 1"))]);
+    let out = step(
+        &mut op,
+        true,
+        vec![(0, table(&input, "+ a 1\n+ a 2\n+ b 5\n+ c 1\n- c 1"))],
+    );
     assert_eq!(show(&out.deltas), "+ a 2 3\n+ b 1 5");
-    let out = step(&mut op, false, vec![(0, table(&input, "- a 1\n+ a 1\n+ b NULL\n+ a 7\n- a 2"))]);
+    let out = step(
+        &mut op,
+        false,
+        vec![(0, table(&input, "- a 1\n+ a 1\n+ b NULL\n+ a 7\n- a 2"))],
+    );
     assert_eq!(show(&out.deltas), "- a 2 3\n+ a 2 8\n- b 1 5\n+ b 2 5");
-    let out = step(&mut op, false, vec![(0, table(&input, "- b 5\n- b NULL\n- a 1\n+ a 1"))]);
+    let out = step(
+        &mut op,
+        false,
+        vec![(0, table(&input, "- b 5\n- b NULL\n- a 1\n+ a 1"))],
+    );
     assert_eq!(show(&out.deltas), "- b 2 5");
     assert!(op.push(0, table(&input, "- b 5"), &mut Default::default()).is_ok());
     let barrier = crate::operators::Barrier {
@@ -235,7 +273,14 @@ fn sums_beyond_their_type_are_null_until_retracted() {
     assert_eq!(out.errors.len(), 1);
     assert_eq!((out.errors[0].expression.as_str(), out.errors[0].rows), ("sum(c1)", 1));
     let out = step(&mut op, false, vec![(0, table(&input, &format!("- 1 {big}")))]);
-    assert_eq!(show(&out.deltas), format!("+ 1 {big}\n- 1 NULL").lines().rev().collect::<Vec<_>>().join("\n"));
+    assert_eq!(
+        show(&out.deltas),
+        format!("+ 1 {big}\n- 1 NULL")
+            .lines()
+            .rev()
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
     assert!(out.errors.is_empty());
 }
 

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::*;
-use levee_planner::plan::{
-    AggCall, AggFunc, JoinKind, OperatorId, SortKey, StreamNode, StreamOp, StreamProps,
-};
+use levee_planner::plan::{AggCall, AggFunc, JoinKind, OperatorId, SortKey, StreamNode, StreamOp, StreamProps};
 
 use super::harness::{Case, check};
 use super::values::*;
@@ -85,7 +83,11 @@ fn plans() -> Vec<(Fault, StreamNode, Box<dyn Fn(&[Zset]) -> Zset>)> {
             node(join, &pair, vec![scan(&pair), scan(&pair)]),
             Box::new(|inputs| {
                 let found = |key: &V| inputs[1].keys().any(|r| r[0] == *key);
-                inputs[0].iter().filter(|(r, _)| found(&r[0])).map(|(r, n)| (r.clone(), *n)).collect()
+                inputs[0]
+                    .iter()
+                    .filter(|(r, _)| found(&r[0]))
+                    .map(|(r, n)| (r.clone(), *n))
+                    .collect()
             }),
         ),
         (

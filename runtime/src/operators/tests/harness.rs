@@ -55,7 +55,11 @@ impl<'a> SetUp<'a> {
             }
             let mut from = 0;
             while from < rows.len() {
-                let n = if self.cut == 0 { rows.len() } else { rng.below(self.cut) as usize + 1 };
+                let n = if self.cut == 0 {
+                    rows.len()
+                } else {
+                    rng.below(self.cut) as usize + 1
+                };
                 let to = (from + n).min(rows.len());
                 let whole = delta(&self.case.inputs[input], &rows[from..to]);
                 for task in 0..n_tasks {
@@ -73,7 +77,9 @@ impl<'a> SetUp<'a> {
         let mut emitted = Vec::new();
         for (task, input, part) in pushes {
             let mut out = Output::default();
-            let mut progress = self.tasks[task].push(input, part, &mut out).map_err(|e| e.to_string())?;
+            let mut progress = self.tasks[task]
+                .push(input, part, &mut out)
+                .map_err(|e| e.to_string())?;
             while progress == Progress::More {
                 progress = self.tasks[task].resume(&mut out).map_err(|e| e.to_string())?;
             }
@@ -133,7 +139,9 @@ impl<'a> SetUp<'a> {
 }
 
 fn make(case: &Case<'_>, n_tasks: usize) -> Vec<Box<dyn Operator>> {
-    (0..n_tasks).map(|task| (case.make)(&OperatorContext { task, n_tasks })).collect()
+    (0..n_tasks)
+        .map(|task| (case.make)(&OperatorContext { task, n_tasks }))
+        .collect()
 }
 
 fn route(delta: &Delta, columns: &[usize], task: usize, n_tasks: usize) -> Delta {
@@ -188,11 +196,15 @@ pub fn check(case: &Case<'_>, seed: u64, steps: u64) -> Result<(), String> {
         let expected = (case.naive)(&contents);
         for (i, set_up) in set_ups.iter_mut().enumerate() {
             let place = format!("{}: seed {seed}, epoch {epoch}, set-up {i}", case.name);
-            let emitted = set_up.step(epoch, &changes, &mut rng).map_err(|e| format!("{place}: {e}"))?;
+            let emitted = set_up
+                .step(epoch, &changes, &mut rng)
+                .map_err(|e| format!("{place}: {e}"))?;
             match &first {
                 None => first = Some(emitted),
                 Some(first) if *first != emitted => {
-                    return Err(format!("{place}: emitted\n{emitted:?}\nbut set-up 0\n{first:?}\nfor {changes:?}"));
+                    return Err(format!(
+                        "{place}: emitted\n{emitted:?}\nbut set-up 0\n{first:?}\nfor {changes:?}"
+                    ));
                 }
                 Some(_) => {}
             }

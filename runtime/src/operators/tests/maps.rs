@@ -76,7 +76,10 @@ fn failures_are_null_and_counted_once_per_batch() {
         true,
         vec![(0, table(&input, "+ 0 1\n- 4 2\n+ 5 0\n3 0 3\n+ NULL 1\n+ 1 12"))],
     );
-    assert_eq!(show(&out.deltas), "+ NULL 1\n+ NULL 1\n+3 NULL 3\n- 3 2".replace("+ NULL 1\n+ NULL 1", "+2 NULL 1"));
+    assert_eq!(
+        show(&out.deltas),
+        "+ NULL 1\n+ NULL 1\n+3 NULL 3\n- 3 2".replace("+ NULL 1\n+ NULL 1", "+2 NULL 1")
+    );
     let errors: Vec<(&str, u64)> = out.errors.iter().map(|e| (e.expression.as_str(), e.rows)).collect();
     assert_eq!(errors, [("12 / c1 >= 4", 1), ("12 / c0", 2)]);
 }

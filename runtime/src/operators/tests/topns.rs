@@ -136,7 +136,11 @@ fn rows_beyond_a_full_window_change_nothing() {
     let mut op = TopN::new(&plan, &input, &input).unwrap();
     let out = step(&mut op, true, vec![(0, table(&input, "+ 1 5\n+ 1 9\n+ 2 3"))]);
     assert_eq!(show(&out.deltas), "+ 1 9\n+ 2 3");
-    let out = step(&mut op, false, vec![(0, table(&input, "+ 1 4\n+ 1 NULL\n- 1 5\n+ 1 8"))]);
+    let out = step(
+        &mut op,
+        false,
+        vec![(0, table(&input, "+ 1 4\n+ 1 NULL\n- 1 5\n+ 1 8"))],
+    );
     assert_eq!(show(&out.deltas), "");
     let out = step(&mut op, false, vec![(0, table(&input, "- 1 9"))]);
     assert_eq!(show(&out.deltas), "+ 1 8\n- 1 9");

@@ -134,7 +134,10 @@ pub fn sum<'a>(parts: impl IntoIterator<Item = &'a Zset>) -> Zset {
 }
 
 pub fn schema(types: &[DataType]) -> SchemaRef {
-    let fields = types.iter().enumerate().map(|(i, t)| Field::new(format!("c{i}"), t.clone(), true));
+    let fields = types
+        .iter()
+        .enumerate()
+        .map(|(i, t)| Field::new(format!("c{i}"), t.clone(), true));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
@@ -146,7 +149,9 @@ pub fn random(rng: &mut Rng, data_type: &DataType) -> V {
     let small = rng.below(6) as i64 - 2;
     match data_type {
         DataType::Boolean => V::Bool(rng.chance(60)),
-        DataType::Decimal128(..) | DataType::Decimal256(..) => V::Dec(i128::from(small) * 100 + i128::from(rng.below(3))),
+        DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            V::Dec(i128::from(small) * 100 + i128::from(rng.below(3)))
+        }
         DataType::Float64 | DataType::Float32 => match rng.below(30) {
             0 => V::Float(f64::NAN),
             1 => V::Float(f64::INFINITY),
@@ -154,7 +159,9 @@ pub fn random(rng: &mut Rng, data_type: &DataType) -> V {
             3 => V::Float(-f64::NAN),
             _ => V::Float(small as f64 * 0.25),
         },
-        DataType::Utf8 | DataType::Utf8View => V::Text(["", "a", "b", "ab", "long text beyond twelve bytes"][rng.below(5) as usize].to_owned()),
+        DataType::Utf8 | DataType::Utf8View => {
+            V::Text(["", "a", "b", "ab", "long text beyond twelve bytes"][rng.below(5) as usize].to_owned())
+        }
         DataType::Interval(_) => V::Interval(rng.below(2) as i32, rng.below(2) as i32 * 30, small * 1000),
         _ => V::Int(small),
     }
@@ -164,7 +171,11 @@ pub fn array(values: &[V], data_type: &DataType) -> ArrayRef {
     let ints = || values.iter().map(|v| if let V::Int(i) = v { Some(*i) } else { None });
     let decimals = || values.iter().map(|v| if let V::Dec(i) = v { Some(*i) } else { None });
     let floats = || values.iter().map(|v| if let V::Float(f) = v { Some(*f) } else { None });
-    let texts = || values.iter().map(|v| if let V::Text(s) = v { Some(s.as_str()) } else { None });
+    let texts = || {
+        values
+            .iter()
+            .map(|v| if let V::Text(s) = v { Some(s.as_str()) } else { None })
+    };
     match data_type {
         t if is_native(t) => {
             let nulls = ints().map(|v| v.is_some()).collect();
