@@ -53,6 +53,11 @@ impl RocksShared {
         options.set_block_based_table_factory(&blocks);
         options.set_write_buffer_manager(&self.write_buffers);
         options.create_if_missing(true);
+        // Databases are many and short-lived: no periodic work, no threads to open files with.
+        options.set_stats_dump_period_sec(0);
+        options.set_stats_persist_period_sec(0);
+        options.set_skip_stats_update_on_db_open(true);
+        options.set_max_file_opening_threads(1);
         options
     }
 }
