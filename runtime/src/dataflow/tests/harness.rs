@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, PrimitiveArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use levee_planner::plan::*;
 use parking_lot::Mutex;
@@ -39,6 +39,9 @@ pub(super) fn delta(rows: &[(i64, i64, i64)]) -> Delta {
     Delta::new(batch, rows.iter().map(|r| r.2).collect())
 }
 
+/// What [`rows_of`] shows for NULL.
+pub(super) const NULL: i64 = i64::MIN;
+
 pub(super) fn rows_of(delta: &Delta) -> Vec<(Vec<i64>, i64)> {
     let columns: Vec<_> = delta
         .batch
@@ -47,11 +50,14 @@ pub(super) fn rows_of(delta: &Delta) -> Vec<(Vec<i64>, i64)> {
         .map(|c| c.as_primitive::<Int64Type>().clone())
         .collect();
     (0..delta.num_rows())
-        .map(|i| (columns.iter().map(|c| c.value(i)).collect(), delta.diff(i)))
+        .map(|i| {
+            let value = |c: &PrimitiveArray<Int64Type>| if c.is_null(i) { NULL } else { c.value(i) };
+            (columns.iter().map(value).collect(), delta.diff(i))
+        })
         .collect()
 }
 
-fn node(id: u32, op: StreamOp, inputs: Vec<StreamNode>, columns: &[&str]) -> StreamNode {
+pub(super) fn node(id: u32, op: StreamOp, inputs: Vec<StreamNode>, columns: &[&str]) -> StreamNode {
     StreamNode {
         id: OperatorId(id),
         op,
@@ -182,6 +188,19 @@ pub(super) fn factory(faults: &Arc<Faults>) -> Arc<OperatorFactory> {
             }),
             _ => Box::new(Pass),
         };
+        Ok(Box::new(Faulty {
+            inner,
+            id: node.id.0,
+            faults: Arc::clone(&faults),
+        }) as Box<dyn Operator>)
+    })
+}
+
+/// The engine's operators, with faults.
+pub(super) fn real_factory(faults: &Arc<Faults>) -> Arc<OperatorFactory> {
+    let faults = Arc::clone(faults);
+    Arc::new(move |node: &StreamNode, schemas: &[SchemaRef], ctx: &OperatorContext| {
+        let inner = crate::operators::instantiate(node, schemas, ctx)?;
         Ok(Box::new(Faulty {
             inner,
             id: node.id.0,
@@ -411,10 +430,19 @@ impl Run {
         state: Option<Arc<dyn StateReader>>,
         faults: &Arc<Faults>,
     ) -> Self {
+        Self::start_with(executor, spec, state, factory(faults))
+    }
+
+    pub(super) fn start_with(
+        executor: &Arc<Executor>,
+        spec: RegionSpec,
+        state: Option<Arc<dyn StateReader>>,
+        factory: Arc<OperatorFactory>,
+    ) -> Self {
         testing::SHUFFLE.store(0x5eed, Ordering::Relaxed);
         let (sender, inbox) = channel();
         let events = Arc::new(Events(Mutex::new(sender)));
-        let region = Region::start_with(executor, spec, state, events, factory(faults)).unwrap();
+        let region = Region::start_with(executor, spec, state, events, factory).unwrap();
         Self {
             region,
             inbox,

@@ -228,3 +228,45 @@ fn a_replay_that_differs_stops_the_region() {
         "{reason}"
     );
 }
+
+/// State that cannot be read for a while costs restarts, not results; state that can never be read costs the region.
+#[test]
+fn a_restore_that_fails_is_tried_again() {
+    struct Flaky(std::sync::atomic::AtomicI64);
+    impl StateReader for Flaky {
+        fn scan(
+            &self,
+            operator: u32,
+            vnodes: std::ops::RangeInclusive<u8>,
+            f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> crate::Result<()>,
+        ) -> crate::Result<()> {
+            if operator == 4 && self.0.fetch_sub(1, Ordering::SeqCst) > 0 {
+                return Err(crate::RuntimeError::internal("the disk is away"));
+            }
+            let value = [10_i64.to_le_bytes(), 1_i64.to_le_bytes()].concat();
+            if operator == 4 && vnodes.contains(&crate::hash::vnode(crate::hash::hash_i64(5))) {
+                return f(
+                    7,
+                    crate::hash::vnode(crate::hash::hash_i64(5)),
+                    &5_i64.to_be_bytes(),
+                    &value,
+                );
+            }
+            Ok(())
+        }
+    }
+    let executor = Executor::new(2);
+    let flaky = Arc::new(Flaky(2.into()));
+    let mut run = Run::start(&executor, spec("flaky", sum_graph(), 1), Some(flaky), &Arc::default());
+    run.submit(&[(TABLE, vec![delta(&[(5, 1, 1)])])], false);
+    assert_eq!(
+        rows_of(&run.done().output.unwrap()),
+        [(vec![5, 10], -1), (vec![5, 11], 1)]
+    );
+    assert_eq!(run.restarts.len(), 2);
+
+    let broken = Arc::new(Flaky(1000.into()));
+    let run = Run::start(&executor, spec("broken", sum_graph(), 1), Some(broken), &Arc::default());
+    let told = (0..6).map(|_| run.inbox.recv_timeout(WAIT).unwrap().1).last().unwrap();
+    assert!(matches!(told, Told::Failed(reason) if reason.contains("the disk is away")));
+}
