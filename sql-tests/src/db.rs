@@ -10,10 +10,11 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::catalog::TableProvider;
+use datafusion::execution::SessionState;
 use datafusion::prelude::SessionContext;
 use levee_planner::catalog::{ObjectKind, TableDef};
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{self, BindSettings, Binder, Dml, DmlKind, Query, Statement, SystemTables};
+use levee_planner::sql::{self, BindSettings, Binder, Dml, DmlKind, Query, Statement, SystemTables, pg_session_state};
 use levee_runtime::coordinator::{CommitRequest, Engine, EngineConfig, ReadSnapshot};
 use levee_runtime::{Delta, RuntimeError};
 use levee_server::error::SqlError;
@@ -31,6 +32,7 @@ pub struct Db {
     engine: Arc<Engine>,
     config: EngineConfig,
     dir: TempDir,
+    session: SessionState,
     last_write: std::sync::atomic::AtomicU64,
 }
 
@@ -71,6 +73,7 @@ impl Db {
             engine,
             config,
             dir,
+            session: pg_session_state(1, None),
             last_write: 0.into(),
         }
     }
@@ -81,13 +84,20 @@ impl Db {
     /// It does not open again.
     pub async fn reopen(self) -> Self {
         self.engine.shutdown().await;
-        let Self { engine, config, dir, last_write } = self;
+        let Self {
+            engine,
+            config,
+            dir,
+            session,
+            last_write,
+        } = self;
         drop(engine);
         let engine = Engine::open(config.clone()).unwrap_or_else(|e| panic!("engine does not open again: {}", text(e)));
         Self {
             engine,
             config,
             dir,
+            session,
             last_write,
         }
     }
@@ -110,7 +120,13 @@ impl Db {
             user: "test".into(),
             parallelism: self.config.parallelism,
         };
-        Binder::new(self.engine.catalog(), Arc::new(NoSystemTables), settings)
+        Binder {
+            catalog: self.engine.catalog(),
+            system: Arc::new(NoSystemTables),
+            settings,
+            extra_udfs: Vec::new(),
+            base: Some(self.session.clone()),
+        }
     }
 
     fn bind(&self, text_of: &str) -> Outcome<Statement> {
@@ -237,7 +253,7 @@ impl Db {
         let providers: HashMap<ObjectId, Arc<dyn TableProvider>> =
             snapshot.relations.iter().map(|(id, r)| (*id, r.table_provider())).collect();
         let plan = Binder::with_providers(query.plan.clone(), &providers).map_err(text)?;
-        let context = SessionContext::new_with_state(levee_planner::sql::pg_session_state(1, None));
+        let context = SessionContext::new_with_state(self.session.clone());
         let frame = context.execute_logical_plan(plan).await.map_err(|e| text(RuntimeError::from(e)))?;
         let schema = Arc::new(frame.schema().as_arrow().clone());
         let batches = frame.collect().await.map_err(|e| text(RuntimeError::from(e)))?;

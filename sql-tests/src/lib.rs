@@ -10,6 +10,8 @@
 //! * [`db`] embeds the engine without the wire, so that a test decides what enters which epoch.
 //! * [`cases`] reads the case files; [`feed`] turns a table's contents into random slices with retractions.
 //! * [`generate`] makes random tables, changes and queries.
+//! * [`world`] runs a random case and compares every view with its query at every epoch.
+//! * [`turns`] keeps tests that change the whole process alone.
 //! * [`rows`] compares results: exact, except floats.
 //!
 //! Nothing here is used by the product, and panicking is how these helpers report.
@@ -23,3 +25,5 @@ pub mod generate;
 pub mod postgres;
 pub mod rows;
 pub mod server;
+pub mod turns;
+pub mod world;

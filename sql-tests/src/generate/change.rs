@@ -49,13 +49,19 @@ pub struct Model {
     pub tables: Vec<Table>,
     /// Rows per table.
     pub rows: Vec<Vec<Vec<Value>>>,
+    /// Floats are multiplied by this; 1 keeps their sums exact in any order.
+    pub float_scale: f64,
 }
 
 impl Model {
     /// Empty tables.
     pub fn new(tables: Vec<Table>) -> Self {
         let rows = tables.iter().map(|_| Vec::new()).collect();
-        Self { tables, rows }
+        Self {
+            tables,
+            rows,
+            float_scale: 1.0,
+        }
     }
 
     /// A random transaction, applied to the model: inserts, updates and deletes of a few rows, now and then of a whole table.
@@ -81,7 +87,7 @@ impl Model {
                     let mut new = old.clone();
                     for (c, column) in self.tables[t].columns.iter().enumerate() {
                         if column.name != "id" && rng.random_bool(0.5) {
-                            new[c] = column.ty.value(rng);
+                            new[c] = self.value(column.ty, rng);
                         }
                     }
                     self.rows[t][at].clone_from(&new);
@@ -101,6 +107,13 @@ impl Model {
         net(change)
     }
 
+    fn value(&self, ty: Type, rng: &mut ChaCha8Rng) -> Value {
+        match ty.value(rng) {
+            Value::Float(x) => Value::Float(x * self.float_scale),
+            other => other,
+        }
+    }
+
     /// A row that may be inserted: a free key, or for a keyless table now and then a copy of a row that it has.
     fn new_row(&self, t: usize, rng: &mut ChaCha8Rng) -> Option<Vec<Value>> {
         let table = &self.tables[t];
@@ -108,7 +121,7 @@ impl Model {
         if !table.keyed && !held.is_empty() && rng.random_bool(0.3) {
             return Some(held[rng.random_range(0..held.len())].clone());
         }
-        let mut row: Vec<Value> = table.columns.iter().map(|c| c.ty.value(rng)).collect();
+        let mut row: Vec<Value> = table.columns.iter().map(|c| self.value(c.ty, rng)).collect();
         if table.keyed {
             row[0] = Value::Int(rng.random_range(0..40));
             if held.iter().any(|r| r[0] == row[0]) {
