@@ -1,0 +1,122 @@
+//! Prepared statements and portals.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::scalar::ScalarValue;
+use levee_planner::sql::{Ast, Binder, ExtStatement, Parsed, Statement};
+use sqlparser::ast::Statement as Sql;
+
+use super::query::Rows;
+use crate::error::{Result, SqlError};
+
+/// A prepared statement.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// `None`: the empty statement.
+    pub parsed: Option<Parsed>,
+    /// Types of `$1..`.
+    pub params: Vec<DataType>,
+    /// Result columns; `None`: no rows.
+    pub schema: Option<SchemaRef>,
+}
+
+impl Prepared {
+    /// Binds once, to learn parameters and result. Statements that return no rows and take no parameters are bound only when they
+    /// run, as in PostgreSQL.
+    pub fn new(binder: &Binder, parsed: Option<Parsed>, declared: Vec<Option<DataType>>) -> Result<Self> {
+        let Some(statement) = &parsed else {
+            return Ok(Self {
+                parsed,
+                params: Vec::new(),
+                schema: None,
+            });
+        };
+        let (params, schema) = match &statement.ast {
+            Ast::Sql(s)
+                if matches!(
+                    s.as_ref(),
+                    Sql::Query(_) | Sql::Insert(_) | Sql::Update(_) | Sql::Delete(_)
+                ) =>
+            {
+                match binder.bind(statement, &declared)? {
+                    Statement::Query(q) => (q.params, Some(q.schema)),
+                    Statement::Dml(d) => (d.query.params, None),
+                    _ => (Vec::new(), None),
+                }
+            }
+            Ast::Ext(s) => (Vec::new(), extension_schema(binder, s)),
+            Ast::Sql(_) => (Vec::new(), None),
+        };
+        Ok(Self { parsed, params, schema })
+    }
+
+    /// Parameter types in the form that binding takes.
+    pub fn types(&self) -> Vec<Option<DataType>> {
+        self.params.iter().cloned().map(Some).collect()
+    }
+}
+
+fn extension_schema(binder: &Binder, statement: &ExtStatement) -> Option<SchemaRef> {
+    let text = |names: &[&str]| {
+        let fields: Vec<Field> = names.iter().map(|n| Field::new(*n, DataType::Utf8, false)).collect();
+        Some(Arc::new(Schema::new(fields)))
+    };
+    match statement {
+        ExtStatement::Show(None) => text(&["name", "setting", "description"]),
+        ExtStatement::Show(Some(name)) => {
+            let shown = binder
+                .system
+                .table(Some("pg_catalog"), "pg_settings")
+                .is_some()
+                .then(|| shown_name(name));
+            text(&[shown.unwrap_or(name)])
+        }
+        ExtStatement::Explain { .. } => text(&["QUERY PLAN"]),
+        _ => None,
+    }
+}
+
+/// Settings whose column heads are not lower case.
+fn shown_name(name: &str) -> &str {
+    match name {
+        "timezone" => "TimeZone",
+        "datestyle" => "DateStyle",
+        "intervalstyle" => "IntervalStyle",
+        other => other,
+    }
+}
+
+/// A bound statement, perhaps half read.
+#[derive(Debug)]
+pub(super) struct Portal {
+    pub prepared: Arc<Prepared>,
+    pub params: Vec<ScalarValue>,
+    /// Result formats.
+    pub binary: Vec<bool>,
+    pub state: PortalState,
+}
+
+/// How far a portal has come.
+#[derive(Debug)]
+pub(super) enum PortalState {
+    /// Not yet run.
+    New,
+    /// Rows are left.
+    Open(Rows),
+    /// Run to its end; the tag is answered again with no rows.
+    Done(String),
+}
+
+/// 26000.
+pub(super) fn no_statement(name: &str) -> SqlError {
+    if name.is_empty() {
+        return SqlError::new("26000", "unnamed prepared statement does not exist");
+    }
+    SqlError::new("26000", format!("prepared statement \"{name}\" does not exist"))
+}
+
+/// 34000.
+pub(super) fn no_portal(name: &str) -> SqlError {
+    SqlError::new("34000", format!("portal \"{name}\" does not exist"))
+}

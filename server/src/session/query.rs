@@ -1,0 +1,335 @@
+//! Reads: snapshot → plan → stream → DataRow messages.
+//!
+//! The plan runs in a task of its own and hands batches over a short channel, so that encoding overlaps execution and the
+//! session can stop waiting at once when the statement is cancelled; dropping [`Rows`] aborts the task.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::display::DisplayableExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::scalar::ScalarValue;
+use futures::StreamExt;
+use levee_planner::plan::ObjectId;
+use levee_planner::sql::types::{oid, typmod};
+use levee_planner::sql::{Binder, Query, bind_params};
+use levee_runtime::coordinator::{Engine, ReadSnapshot};
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::data::{FieldDescription, RowDescription};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::txn::Block;
+use super::{Session, guard};
+use crate::error::{Result, SqlError};
+use crate::types::encode::BatchEncoder;
+use crate::wire::connection::OUT_BYTES;
+
+/// Batches under way between a plan and the session.
+const CHANNEL_BATCHES: usize = 2;
+
+/// A running result.
+#[derive(Debug)]
+pub(super) struct Rows {
+    schema: SchemaRef,
+    source: Source,
+    /// The batch being sent and the next row of it.
+    current: Option<(BatchEncoder, usize)>,
+    tag: &'static str,
+}
+
+#[derive(Debug)]
+enum Source {
+    Ready(VecDeque<RecordBatch>),
+    Running {
+        batches: mpsc::Receiver<Result<RecordBatch>>,
+        task: AbortOnDrop,
+    },
+}
+
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Rows {
+    /// A result that is already there.
+    pub fn of_batch(batch: RecordBatch, tag: &'static str) -> Self {
+        Self {
+            schema: batch.schema(),
+            source: Source::Ready(VecDeque::from([batch])),
+            current: None,
+            tag,
+        }
+    }
+
+    /// Starts a physical plan.
+    fn start(schema: SchemaRef, plan: Arc<dyn ExecutionPlan>, state: &SessionState) -> Self {
+        let context = state.task_ctx();
+        let (sender, batches) = mpsc::channel(CHANNEL_BATCHES);
+        let task = tokio::spawn(async move {
+            let mut stream = match execute_stream(plan, context) {
+                Ok(stream) => stream,
+                Err(e) => {
+                    // A closed channel means that nobody waits any more.
+                    let _ = sender.send(Err(e.into())).await;
+                    return;
+                }
+            };
+            while let Some(batch) = stream.next().await {
+                let failed = batch.is_err();
+                if sender.send(batch.map_err(SqlError::from)).await.is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Self {
+            schema,
+            source: Source::Running {
+                batches,
+                task: AbortOnDrop(task),
+            },
+            current: None,
+            tag: "SELECT",
+        }
+    }
+
+    /// Columns, named as the client sees them.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Command tag after `n` rows.
+    pub fn tag(&self, n: usize) -> String {
+        match self.tag {
+            "SELECT" => format!("SELECT {n}"),
+            tag => tag.to_owned(),
+        }
+    }
+
+    /// The next batch that is not empty.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            let batch = match &mut self.source {
+                Source::Ready(batches) => batches.pop_front(),
+                Source::Running { batches, task } => match batches.recv().await {
+                    Some(batch) => Some(batch?),
+                    None => match (&mut task.0).await {
+                        Ok(()) => None,
+                        Err(e) if e.is_panic() => {
+                            let panic = e.into_panic();
+                            let reason = super::panic_text(&*panic).to_owned();
+                            tracing::error!(reason, "query panicked");
+                            return Err(SqlError::internal(format!("internal error: {reason}")));
+                        }
+                        Err(_) => None,
+                    },
+                },
+            };
+            match batch {
+                None => {
+                    self.source = Source::Ready(VecDeque::new());
+                    return Ok(None);
+                }
+                Some(b) if b.num_rows() > 0 => return Ok(Some(b)),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// All rows, as long as they take at most `bytes_max` bytes.
+    pub async fn collect(&mut self, bytes_max: usize) -> Result<Vec<RecordBatch>> {
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        while let Some(batch) = self.next().await? {
+            bytes += batch.get_array_memory_size();
+            if bytes > bytes_max {
+                return Err(super::txn::too_big(bytes_max));
+            }
+            all.push(batch);
+        }
+        Ok(all)
+    }
+}
+
+impl Session {
+    /// Starts a query on the snapshot that it should see.
+    pub(super) async fn start_query(&mut self, binder: &Binder, query: &Query, params: &[ScalarValue]) -> Result<Rows> {
+        let snapshot = self.snapshot(&query.reads).await?;
+        self.run_on(binder, query, params, &snapshot).await
+    }
+
+    /// Starts a query on a given snapshot.
+    pub(super) async fn run_on(
+        &mut self,
+        binder: &Binder,
+        query: &Query,
+        params: &[ScalarValue],
+        snapshot: &ReadSnapshot,
+    ) -> Result<Rows> {
+        let plan = bind_params(query.plan.clone(), params)?;
+        let (state, plan) = self.physical(binder, plan, snapshot).await?;
+        Ok(Rows::start(Arc::clone(&query.schema), plan, &state))
+    }
+
+    async fn physical(
+        &mut self,
+        binder: &Binder,
+        plan: LogicalPlan,
+        snapshot: &ReadSnapshot,
+    ) -> Result<(SessionState, Arc<dyn ExecutionPlan>)> {
+        let plan = Binder::with_providers(plan, &providers(snapshot))?;
+        let state = binder.session_state();
+        let physical = self
+            .guarded(async { Ok(state.create_physical_plan(&plan).await?) })
+            .await?;
+        Ok((state, physical))
+    }
+
+    /// Pins the relations: in a block at its epoch with its own changes, else at the newest common one.
+    pub(super) async fn snapshot(&mut self, reads: &[ObjectId]) -> Result<ReadSnapshot> {
+        let engine = Arc::clone(&self.server.engine);
+        let epoch = self.block_epoch();
+        let at_least = self.last_write;
+        let wait = async {
+            Ok(match epoch {
+                Some(epoch) => engine.snapshot_at(reads, epoch).await?,
+                None => Engine::snapshot(&engine, reads, at_least).await?,
+            })
+        };
+        let mut snapshot = self.guarded(wait).await?;
+        if let Some(block) = self.txn.block() {
+            add_own_changes(&mut snapshot, block)?;
+        }
+        Ok(snapshot)
+    }
+
+    /// EXPLAIN of a batch query.
+    pub(super) async fn explain(
+        &mut self,
+        binder: &Binder,
+        query: &Query,
+        plan: LogicalPlan,
+        analyze: bool,
+    ) -> Result<Vec<String>> {
+        let snapshot = self.snapshot(&query.reads).await?;
+        let (state, physical) = self.physical(binder, plan, &snapshot).await?;
+        if !analyze {
+            let text = DisplayableExecutionPlan::new(physical.as_ref())
+                .indent(false)
+                .to_string();
+            return Ok(text.lines().map(str::to_owned).collect());
+        }
+        let started = tokio::time::Instant::now();
+        let mut rows = Rows::start(Arc::clone(&query.schema), Arc::clone(&physical), &state);
+        let count = async {
+            let mut n = 0;
+            while let Some(batch) = rows.next().await? {
+                n += batch.num_rows();
+            }
+            Ok(n)
+        };
+        let n = self.guarded(count).await?;
+        let text = DisplayableExecutionPlan::with_metrics(physical.as_ref())
+            .indent(false)
+            .to_string();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.push(format!("Rows: {n}"));
+        lines.push(format!(
+            "Execution Time: {:.3} ms",
+            started.elapsed().as_secs_f64() * 1000.0
+        ));
+        Ok(lines)
+    }
+
+    /// Buffers a RowDescription.
+    pub(super) fn describe_rows(&mut self, schema: &SchemaRef, binary: &[bool]) -> Result<()> {
+        let fields = schema
+            .fields()
+            .iter()
+            .zip(binary)
+            .map(|(f, binary)| {
+                FieldDescription::new(
+                    f.name().clone(),
+                    0,
+                    0,
+                    oid(f),
+                    type_size(oid(f)),
+                    typmod(f),
+                    i16::from(*binary),
+                )
+            })
+            .collect();
+        self.put(&PgWireBackendMessage::RowDescription(RowDescription::new(fields)))
+    }
+
+    /// Sends up to `limit` rows (0: all); answers how many. Fewer than the limit means that there are no more.
+    pub(super) async fn send_rows(&mut self, rows: &mut Rows, binary: &[bool], limit: usize) -> Result<usize> {
+        let style = self.settings.text_style();
+        let mut sent = 0;
+        loop {
+            if rows.current.is_none() {
+                let server = Arc::clone(&self.server);
+                let next = guard(&mut self.reader, &self.cancel, self.deadline, &server, rows.next()).await?;
+                let Some(batch) = next else { break };
+                rows.current = Some((BatchEncoder::new(&batch, binary)?, 0));
+            }
+            let Some((encoder, at)) = &mut rows.current else { break };
+            while *at < encoder.rows() && (limit == 0 || sent < limit) && self.writer.buffer.len() < OUT_BYTES {
+                encoder.put_row(&mut self.writer.buffer, *at, &style);
+                *at += 1;
+                sent += 1;
+            }
+            if *at == encoder.rows() {
+                rows.current = None;
+            }
+            if self.writer.buffer.len() >= OUT_BYTES {
+                self.flush_guarded().await?;
+            }
+            if limit > 0 && sent == limit {
+                break;
+            }
+        }
+        self.server.metrics.rows_out.inc_by(u64::try_from(sent).unwrap_or(0));
+        Ok(sent)
+    }
+}
+
+/// Data for the scans of a plan.
+pub(super) fn providers(snapshot: &ReadSnapshot) -> HashMap<ObjectId, Arc<dyn TableProvider>> {
+    snapshot
+        .relations
+        .iter()
+        .map(|(id, r)| (*id, r.table_provider()))
+        .collect()
+}
+
+/// A block sees what it has written itself.
+pub(super) fn add_own_changes(snapshot: &mut ReadSnapshot, block: &Block) -> Result<()> {
+    for (id, relation) in &mut snapshot.relations {
+        if let Some(changes) = block.changes(*id) {
+            *relation = relation.with_changes(changes)?;
+        }
+    }
+    Ok(())
+}
+
+/// `typlen` of a type.
+pub(super) fn type_size(oid: u32) -> i16 {
+    match oid {
+        16 => 1,
+        21 => 2,
+        23 | 26 | 700 | 1082 => 4,
+        20 | 701 | 1114 | 1184 => 8,
+        1186 => 16,
+        _ => -1,
+    }
+}

@@ -1,0 +1,374 @@
+//! Runs one bound statement, whatever it is.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::scalar::ScalarValue;
+use levee_planner::catalog::{CatalogObject, ObjectKind};
+use levee_planner::plan::ObjectId;
+use levee_planner::sql::{Ast, Binder, ExtStatement, Parsed, Statement, bind_params};
+use levee_runtime::RuntimeError;
+
+use super::Session;
+use super::prepared::Prepared;
+use super::query::Rows;
+use super::txn::{Txn, failed_block};
+use crate::error::{Result, SqlError};
+
+/// DDL is bound again when the catalog has moved on, at most this often.
+const DDL_TRIES: usize = 20;
+
+/// What a statement answers.
+pub(super) enum Outcome {
+    /// A command tag.
+    Tag(String),
+    /// Rows, then a tag.
+    Rows(Rows),
+}
+
+impl Outcome {
+    fn tag(tag: impl Into<String>) -> Result<Self> {
+        Ok(Self::Tag(tag.into()))
+    }
+}
+
+/// Statements that are allowed in a failed block.
+pub(super) fn ends_block(parsed: &Parsed) -> bool {
+    matches!(&parsed.ast, Ast::Ext(s) if matches!(s.as_ref(), ExtStatement::Commit | ExtStatement::Rollback))
+}
+
+impl Session {
+    /// Binds and runs a statement. `types` are the parameters' types, `params` their values.
+    pub(super) async fn run_statement(
+        &mut self,
+        parsed: &Parsed,
+        types: &[Option<DataType>],
+        params: &[ScalarValue],
+    ) -> Result<Outcome> {
+        if matches!(self.txn, Txn::Failed) && !ends_block(parsed) {
+            return Err(failed_block());
+        }
+        let binder = self.binder();
+        let bound = binder.bind(parsed, types)?;
+        self.run_bound(parsed, &binder, bound, types, params).await
+    }
+
+    async fn run_bound(
+        &mut self,
+        parsed: &Parsed,
+        binder: &Binder,
+        bound: Statement,
+        types: &[Option<DataType>],
+        params: &[ScalarValue],
+    ) -> Result<Outcome> {
+        match bound {
+            Statement::Query(query) => self.start_query(binder, &query, params).await.map(Outcome::Rows),
+            Statement::Dml(dml) => self.run_dml(parsed, binder, dml, types, params).await.map(Outcome::Tag),
+            Statement::CopyFrom(copy) => self.copy_from(binder, &copy).await.map(Outcome::Tag),
+            Statement::Create { object, .. } => self.create(parsed, binder, *object).await,
+            Statement::Drop { objects, tag, notices } => self.drop_objects(parsed, binder, objects, tag, notices).await,
+            Statement::Notice { tag, message, code } => {
+                self.notice(&SqlError::notice(code, message))?;
+                Outcome::tag(tag)
+            }
+            Statement::Explain { lines } => Ok(Outcome::Rows(text_rows("QUERY PLAN", lines, "EXPLAIN")?)),
+            Statement::ExplainQuery { query, analyze } => {
+                let plan = bind_params(query.plan.clone(), params)?;
+                let lines = self.explain(binder, &query, plan, analyze).await?;
+                Ok(Outcome::Rows(text_rows("QUERY PLAN", lines, "EXPLAIN")?))
+            }
+            Statement::Prepare { name, types, statement } => {
+                self.prepare(name, *statement, types)?;
+                Outcome::tag("PREPARE")
+            }
+            Statement::Execute { name, args } => self.execute_prepared(&name, args).await,
+            Statement::Flush => {
+                let engine = Arc::clone(&self.server.engine);
+                self.guarded(async move { Ok(engine.flush().await?) }).await?;
+                Outcome::tag("FLUSH")
+            }
+            other => self.run_session_statement(other).await,
+        }
+    }
+
+    /// SET, SHOW, transaction control and the like.
+    async fn run_session_statement(&mut self, bound: Statement) -> Result<Outcome> {
+        match bound {
+            Statement::Set { name, value, local } => {
+                self.set(&name, value.as_deref(), local)?;
+                Outcome::tag("SET")
+            }
+            Statement::Show(name) => self.show(name.as_deref()).map(Outcome::Rows),
+            Statement::Reset(name) => {
+                match name {
+                    Some(name) => self.set(&name, None, false)?,
+                    None => self.reset_all()?,
+                }
+                Outcome::tag("RESET")
+            }
+            Statement::Begin { read_only, isolation } => {
+                self.begin(read_only, isolation.as_deref())?;
+                Outcome::tag("BEGIN")
+            }
+            Statement::Commit => Outcome::tag(self.commit().await?),
+            Statement::Rollback => {
+                self.rollback()?;
+                Outcome::tag("ROLLBACK")
+            }
+            Statement::Deallocate(None) => {
+                self.statements.clear();
+                Outcome::tag("DEALLOCATE ALL")
+            }
+            Statement::Deallocate(Some(name)) => match self.statements.remove(&name) {
+                Some(_) => Outcome::tag("DEALLOCATE"),
+                None => Err(super::prepared::no_statement(&name)),
+            },
+            Statement::Discard => {
+                if matches!(self.txn, Txn::Open(_)) {
+                    return Err(SqlError::new(
+                        "25001",
+                        "DISCARD ALL cannot run inside a transaction block",
+                    ));
+                }
+                self.statements.clear();
+                self.portals.clear();
+                self.reset_all()?;
+                Outcome::tag("DISCARD ALL")
+            }
+            Statement::NoOp { tag, notice } => {
+                if let Some(notice) = notice {
+                    self.notice(&SqlError::notice("00000", notice))?;
+                }
+                Outcome::tag(tag)
+            }
+            _ => Err(SqlError::internal("statement of an unknown kind")),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: Option<&str>, local: bool) -> Result<()> {
+        if local && !matches!(self.txn, Txn::Open(_) | Txn::Implicit(_)) {
+            return self.notice(&SqlError::warning(
+                "25P01",
+                "SET LOCAL can only be used in transaction blocks",
+            ));
+        }
+        if name == "transaction_isolation" {
+            if self.txn.block().is_some_and(super::txn::Block::has_begun) {
+                return Err(SqlError::new(
+                    "25001",
+                    "SET TRANSACTION ISOLATION LEVEL must be called before any query",
+                ));
+            }
+            // Checks the word first.
+            self.settings.clone().set(name, value)?;
+            return self.set_isolation(value.unwrap_or("repeatable read"));
+        }
+        if let Some((name, value)) = self.settings.set(name, value)? {
+            self.report(name, value)?;
+        }
+        if name == "transaction_read_only" {
+            let on = self.settings.is_on(name);
+            if let Some(block) = self.txn.block_mut() {
+                block.read_only = on;
+            }
+        }
+        if name == "background_ddl" && self.settings.is_on(name) {
+            self.settings.set(name, Some("off"))?;
+            return Err(SqlError::unsupported("background_ddl is not supported").hint(
+                "CREATE MATERIALIZED VIEW can be cancelled; levee_catalog.ddl_progress shows how far it is from another connection.",
+            ));
+        }
+        if local {
+            self.set_local(name);
+        }
+        Ok(())
+    }
+
+    fn reset_all(&mut self) -> Result<()> {
+        for (name, value) in self.settings.reset_all() {
+            self.report(name, value)?;
+        }
+        Ok(())
+    }
+
+    fn show(&self, name: Option<&str>) -> Result<Rows> {
+        if let Some(name) = name {
+            let (shown, value) = self.settings.show(name)?;
+            return text_rows(&shown, vec![value], "SHOW");
+        }
+        let all = self.settings.all();
+        let names: Vec<&str> = all.iter().map(|(n, _, _)| n.as_str()).collect();
+        let values: Vec<&str> = all.iter().map(|(_, v, _)| v.as_str()).collect();
+        let texts: Vec<&str> = all.iter().map(|(_, _, d)| *d).collect();
+        let columns = [("name", names), ("setting", values), ("description", texts)];
+        let schema = Schema::new(
+            columns
+                .iter()
+                .map(|(n, _)| Field::new(*n, DataType::Utf8, false))
+                .collect::<Vec<_>>(),
+        );
+        let arrays = columns
+            .into_iter()
+            .map(|(_, v)| Arc::new(StringArray::from(v)) as ArrayRef)
+            .collect();
+        let batch = RecordBatch::try_new(Arc::new(schema), arrays)?;
+        Ok(Rows::of_batch(batch, "SHOW"))
+    }
+
+    /// DDL stands alone: it takes effect at once.
+    async fn before_ddl(&mut self, what: &str) -> Result<()> {
+        if let Txn::Open(block) = &mut self.txn {
+            if block.read_only {
+                return Err(SqlError::new(
+                    "25006",
+                    format!("cannot execute {what} in a read-only transaction"),
+                ));
+            }
+            if block.has_begun() {
+                return Err(
+                    SqlError::new("25001", format!("{what} cannot run inside a transaction block"))
+                        .hint("Run it before the block's other statements, or outside of a block."),
+                );
+            }
+            block.ddl = true;
+            return Ok(());
+        }
+        // In a string of statements, those before it are committed first.
+        self.commit_implicit().await
+    }
+
+    async fn create(&mut self, parsed: &Parsed, binder: &Binder, object: CatalogObject) -> Result<Outcome> {
+        let tag = format!("CREATE {}", object.kind_name().to_uppercase());
+        self.before_ddl(&tag).await?;
+        let (mut catalog, mut object) = (Arc::clone(&binder.catalog), object);
+        for _ in 0..DDL_TRIES {
+            let engine = Arc::clone(&self.server.engine);
+            let (seen, wanted) = (Arc::clone(&catalog), object.clone());
+            let created = self
+                .guarded(async move { Ok(engine.create(&seen, wanted).await) })
+                .await?;
+            match created {
+                Ok(()) => return Outcome::tag(tag),
+                Err(RuntimeError::Conflict) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let binder = self.binder();
+            match binder.bind(parsed, &[])? {
+                Statement::Create { object: again, .. } => object = *again,
+                Statement::Notice { tag, message, code } => {
+                    self.notice(&SqlError::notice(code, message))?;
+                    return Outcome::tag(tag);
+                }
+                _ => return Err(SqlError::internal("CREATE bound to another kind of statement")),
+            }
+            catalog = binder.catalog;
+        }
+        Err(catalog_busy())
+    }
+
+    async fn drop_objects(
+        &mut self,
+        parsed: &Parsed,
+        binder: &Binder,
+        objects: Vec<ObjectId>,
+        tag: &'static str,
+        notices: Vec<String>,
+    ) -> Result<Outcome> {
+        self.before_ddl(tag).await?;
+        let (mut catalog, mut objects, mut notices) = (Arc::clone(&binder.catalog), objects, notices);
+        for _ in 0..DDL_TRIES {
+            let dropped = if objects.is_empty() {
+                Ok(())
+            } else {
+                self.server.engine.drop_objects(&catalog, objects).await
+            };
+            match dropped {
+                Ok(()) => {
+                    for notice in notices {
+                        self.notice(&SqlError::notice("00000", notice))?;
+                    }
+                    return Outcome::tag(tag);
+                }
+                Err(RuntimeError::Conflict) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let binder = self.binder();
+            match binder.bind(parsed, &[])? {
+                Statement::Drop {
+                    objects: o, notices: n, ..
+                } => (objects, notices) = (o, n),
+                _ => return Err(SqlError::internal("DROP bound to another kind of statement")),
+            }
+            catalog = binder.catalog;
+        }
+        Err(catalog_busy())
+    }
+
+    fn prepare(&mut self, name: String, statement: Parsed, types: Vec<DataType>) -> Result<()> {
+        if self.statements.contains_key(&name) {
+            return Err(SqlError::new(
+                "42P05",
+                format!("prepared statement \"{name}\" already exists"),
+            ));
+        }
+        let declared = types.into_iter().map(Some).collect();
+        let prepared = Prepared::new(&self.binder(), Some(statement), declared)?;
+        self.statements.insert(name, Arc::new(prepared));
+        Ok(())
+    }
+
+    async fn execute_prepared(&mut self, name: &str, args: Vec<ScalarValue>) -> Result<Outcome> {
+        let prepared = self
+            .statements
+            .get(name)
+            .cloned()
+            .ok_or_else(|| super::prepared::no_statement(name))?;
+        if args.len() != prepared.params.len() {
+            return Err(SqlError::new(
+                "42601",
+                format!("wrong number of parameters for prepared statement \"{name}\""),
+            )
+            .detail(format!(
+                "Expected {} parameters but got {}.",
+                prepared.params.len(),
+                args.len()
+            )));
+        }
+        let zone = self.settings.zone().clone();
+        let mut values = Vec::with_capacity(args.len());
+        for (value, t) in args.into_iter().zip(&prepared.params) {
+            values.push(match value {
+                v if &v.data_type() == t => v,
+                ScalarValue::Utf8(Some(text)) => crate::types::input::scalar(t, Some(text.as_bytes()), false, &zone)?,
+                v => v.cast_to(t)?,
+            });
+        }
+        let Some(parsed) = &prepared.parsed else {
+            return Outcome::tag("");
+        };
+        Box::pin(self.run_statement(parsed, &prepared.types(), &values)).await
+    }
+}
+
+fn catalog_busy() -> SqlError {
+    SqlError::new("40001", "the catalog changed too often meanwhile").hint("Try again.")
+}
+
+/// Rows of one text column.
+pub(super) fn text_rows(name: &str, lines: Vec<String>, tag: &'static str) -> Result<Rows> {
+    let schema = Arc::new(Schema::new(vec![Field::new(name, DataType::Utf8, false)]));
+    let batch = RecordBatch::try_new(schema, vec![Arc::new(StringArray::from(lines))])?;
+    Ok(Rows::of_batch(batch, tag))
+}
+
+/// Whether an object can be written with DML; others are refused by the binder.
+pub(super) fn table_def(object: &CatalogObject) -> Result<&levee_planner::catalog::TableDef> {
+    match &object.kind {
+        ObjectKind::Table(def) => Ok(def),
+        _ => Err(SqlError::new(
+            "42809",
+            format!("cannot change {} \"{}\"", object.kind_name(), object.name),
+        )),
+    }
+}
