@@ -24,6 +24,8 @@ FLOAT_TOLERANCE = 1e-9
 ROWS_PER_COPY = 20_000
 CHANGES_PER_TRANSACTION = 100
 SHOWN_MAX = 5
+# How often each table is changed.
+WEIGHTS = {"flights": 7, "planes": 1, "weather": 2}
 
 
 class Side:
@@ -152,7 +154,7 @@ class Changes:
 
     def __init__(self, seed, data, limit):
         self.random = random.Random(seed)
-        self.rows = {table: list(flights.rows(data, table, limit)) for table in ("flights", "planes", "weather")}
+        self.rows = {table: list(flights.rows(data, table, limit)) for table in WEIGHTS}
         self.deleted = {table: [] for table in self.rows}
         self.carriers = [row["carrier"] for row in flights.rows(data, "airlines")]
         self.tails = [row["tailnum"] for row in self.rows["planes"]]
@@ -160,7 +162,8 @@ class Changes:
 
     def next(self):
         """A statement and its parameters."""
-        table = self.random.choices(["flights", "planes", "weather"], [7, 1, 2])[0]
+        left = [table for table in WEIGHTS if self.rows[table]]
+        table = self.random.choices(left, [WEIGHTS[table] for table in left])[0]
         rows = self.rows[table]
         place = self.random.randrange(len(rows))
         row = rows[place]
