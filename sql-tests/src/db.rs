@@ -59,7 +59,10 @@ impl Db {
     /// # Panics
     /// It does not open.
     pub fn new(parallelism: usize) -> Self {
-        let dir = tempfile::Builder::new().prefix("levee-db-").tempdir().expect("temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("levee-db-")
+            .tempdir()
+            .expect("temporary directory");
         let config = EngineConfig {
             data_dir: dir.path().join("data"),
             checkpoint_url: None,
@@ -150,7 +153,10 @@ impl Db {
                 Ok(0)
             }
             Statement::Drop { objects, .. } => {
-                self.engine.drop_objects(&self.engine.catalog(), objects).await.map_err(text)?;
+                self.engine
+                    .drop_objects(&self.engine.catalog(), objects)
+                    .await
+                    .map_err(text)?;
                 Ok(0)
             }
             Statement::Dml(dml) => self.write(&dml).await,
@@ -212,7 +218,11 @@ impl Db {
     /// # Panics
     /// There is none of that name.
     pub fn id(&self, name: &str) -> ObjectId {
-        self.engine.catalog().by_name(name).unwrap_or_else(|| panic!("no relation {name}")).id
+        self.engine
+            .catalog()
+            .by_name(name)
+            .unwrap_or_else(|| panic!("no relation {name}"))
+            .id
     }
 
     /// A table's definition.
@@ -228,7 +238,8 @@ impl Db {
     async fn commit_at(&self, snapshot_epoch: u64, writes: Vec<(ObjectId, Delta)>) -> Result<u64, RuntimeError> {
         let writes = writes.into_iter().map(|(id, delta)| (id, vec![delta])).collect();
         let ack = self.engine.commit(CommitRequest { snapshot_epoch, writes }).await?;
-        self.last_write.fetch_max(ack.epoch, std::sync::atomic::Ordering::SeqCst);
+        self.last_write
+            .fetch_max(ack.epoch, std::sync::atomic::Ordering::SeqCst);
         Ok(ack.epoch)
     }
 
@@ -237,24 +248,38 @@ impl Db {
     /// # Panics
     /// The engine refuses.
     pub async fn commit(&self, writes: Vec<(String, Delta)>) -> u64 {
-        let writes = writes.into_iter().map(|(name, delta)| (self.id(&name), delta)).collect();
+        let writes = writes
+            .into_iter()
+            .map(|(name, delta)| (self.id(&name), delta))
+            .collect();
         let newest = self.engine.newest_epoch();
-        self.commit_at(newest, writes).await.unwrap_or_else(|e| panic!("commit: {}", text(e)))
+        self.commit_at(newest, writes)
+            .await
+            .unwrap_or_else(|e| panic!("commit: {}", text(e)))
     }
 
     async fn snapshot(&self, relations: &[ObjectId], at_least: u64) -> Outcome<ReadSnapshot> {
         match tokio::time::timeout(PATIENCE, self.engine.snapshot(relations, at_least)).await {
             Ok(snapshot) => snapshot.map_err(text),
-            Err(_) => panic!("relations do not reach epoch {at_least}: {:?}", self.engine.status("regions")),
+            Err(_) => panic!(
+                "relations do not reach epoch {at_least}: {:?}",
+                self.engine.status("regions")
+            ),
         }
     }
 
     async fn run(&self, query: &Query, snapshot: &ReadSnapshot) -> Outcome<RecordBatch> {
-        let providers: HashMap<ObjectId, Arc<dyn TableProvider>> =
-            snapshot.relations.iter().map(|(id, r)| (*id, r.table_provider())).collect();
+        let providers: HashMap<ObjectId, Arc<dyn TableProvider>> = snapshot
+            .relations
+            .iter()
+            .map(|(id, r)| (*id, r.table_provider()))
+            .collect();
         let plan = Binder::with_providers(query.plan.clone(), &providers).map_err(text)?;
         let context = SessionContext::new_with_state(self.session.clone());
-        let frame = context.execute_logical_plan(plan).await.map_err(|e| text(RuntimeError::from(e)))?;
+        let frame = context
+            .execute_logical_plan(plan)
+            .await
+            .map_err(|e| text(RuntimeError::from(e)))?;
         let schema = Arc::new(frame.schema().as_arrow().clone());
         let batches = frame.collect().await.map_err(|e| text(RuntimeError::from(e)))?;
         // A batch's own schema may say more (nullability) than the plan's.
@@ -267,7 +292,9 @@ impl Db {
     /// # Errors
     /// `SQLSTATE: message`.
     pub async fn query(&self, query: &str) -> Outcome<Rows> {
-        let Statement::Query(bound) = self.bind(query)? else { panic!("no query: {query}") };
+        let Statement::Query(bound) = self.bind(query)? else {
+            panic!("no query: {query}")
+        };
         let snapshot = self.snapshot(&bound.reads, self.last_write()).await?;
         let batch = self.run(&bound, &snapshot).await?;
         Ok(to_rows(&[batch], &bound))
@@ -302,7 +329,10 @@ impl Db {
         for (name, query) in views {
             let relation = &snapshot.relations[&self.id(name)];
             let view = to_rows(&relation.rows().map_err(text)?, &query.0);
-            let batch = self.run(&query.0, &snapshot).await.map_err(|e| format!("{e} (query of {name})"))?;
+            let batch = self
+                .run(&query.0, &snapshot)
+                .await
+                .map_err(|e| format!("{e} (query of {name})"))?;
             out.push((snapshot.epoch, view, to_rows(&[batch], &query.0)));
         }
         Ok(out)
@@ -335,13 +365,24 @@ fn check_keys(table: &TableDef, snapshot: &ReadSnapshot, id: ObjectId, net: &Del
         return Ok(());
     }
     let side = |positive: bool| -> Outcome<Delta> {
-        let keep: Vec<u32> = (0..net.num_rows() as u32).filter(|&i| (net.diff(i as usize) > 0) == positive).collect();
+        let keep: Vec<u32> = (0..net.num_rows() as u32)
+            .filter(|&i| (net.diff(i as usize) > 0) == positive)
+            .collect();
         net.take(&keep.into()).map_err(text)
     };
     let (new, old) = (side(true)?, side(false)?);
-    let keys = new.batch.project(&table.primary_key).map_err(|e| format!("XX000: {e}"))?;
-    let fields = keys.columns().iter().map(|c| SortField::new(c.data_type().clone())).collect();
-    let rows = RowConverter::new(fields).and_then(|c| c.convert_columns(keys.columns())).map_err(|e| format!("XX000: {e}"))?;
+    let keys = new
+        .batch
+        .project(&table.primary_key)
+        .map_err(|e| format!("XX000: {e}"))?;
+    let fields = keys
+        .columns()
+        .iter()
+        .map(|c| SortField::new(c.data_type().clone()))
+        .collect();
+    let rows = RowConverter::new(fields)
+        .and_then(|c| c.convert_columns(keys.columns()))
+        .map_err(|e| format!("XX000: {e}"))?;
     let distinct: HashSet<&[u8]> = rows.iter().map(|r| r.data()).collect();
     let copies = new.diff_iter().any(|d| d > 1);
     let relation = snapshot.relations[&id].with_changes(&[old]).map_err(text)?;
@@ -358,13 +399,20 @@ fn to_rows(batches: &[RecordBatch], query: &Query) -> Rows {
     let mut rows = Vec::new();
     for batch in batches {
         for i in 0..batch.num_rows() {
-            let row = batch.columns().iter().map(|c| value_text(c, i, &style).unwrap_or_else(|e| panic!("{}", text(e))));
+            let row = batch
+                .columns()
+                .iter()
+                .map(|c| value_text(c, i, &style).unwrap_or_else(|e| panic!("{}", text(e))));
             rows.push(row.collect());
         }
     }
     Rows {
         columns: query.schema.fields().iter().map(|f| f.name().clone()).collect(),
         rows,
-        floats: query.schema.fields().iter().any(|f| matches!(f.data_type(), DataType::Float32 | DataType::Float64)),
+        floats: query
+            .schema
+            .fields()
+            .iter()
+            .any(|f| matches!(f.data_type(), DataType::Float32 | DataType::Float64)),
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
-    TimestampMicrosecondArray, UInt32Array,
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch,
+    StringArray, TimestampMicrosecondArray, UInt32Array,
 };
 use arrow::compute::take;
 use arrow::datatypes::{DataType, SchemaRef};
@@ -46,7 +46,11 @@ pub fn slices(tables: &[Contents], at_most: usize, rng: &mut ChaCha8Rng) -> Vec<
             lanes.push((t, one_row(i, table, rng)));
         }
     }
-    let mut turns: Vec<usize> = lanes.iter().enumerate().flat_map(|(l, (_, units))| vec![l; units.len()]).collect();
+    let mut turns: Vec<usize> = lanes
+        .iter()
+        .enumerate()
+        .flat_map(|(l, (_, units))| vec![l; units.len()])
+        .collect();
     turns.shuffle(rng);
     let mut at = vec![0; lanes.len()];
     let mut commits = Vec::new();

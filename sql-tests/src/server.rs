@@ -40,7 +40,11 @@ pub fn binary() -> PathBuf {
     }
     let exe = std::env::current_exe().expect("path of this test");
     let path = exe.ancestors().nth(2).expect("target directory").join("levee");
-    assert!(path.exists(), "{} is missing: run `make test-binary` first", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run `make test-binary` first",
+        path.display()
+    );
     path
 }
 
@@ -122,8 +126,13 @@ impl Server {
     /// # Errors
     /// The driver's text.
     pub async fn try_connect(&self) -> Result<PgSession, String> {
-        let config = format!("host=127.0.0.1 port={} user=test dbname=dev connect_timeout=10", self.pg_port);
-        let (client, connection) = tokio_postgres::connect(&config, NoTls).await.map_err(|e| e.to_string())?;
+        let config = format!(
+            "host=127.0.0.1 port={} user=test dbname=dev connect_timeout=10",
+            self.pg_port
+        );
+        let (client, connection) = tokio_postgres::connect(&config, NoTls)
+            .await
+            .map_err(|e| e.to_string())?;
         tokio::spawn(connection);
         Ok(PgSession::new(client))
     }
@@ -133,7 +142,9 @@ impl Server {
     /// # Panics
     /// It cannot connect.
     pub async fn connect(&self) -> PgSession {
-        self.try_connect().await.unwrap_or_else(|e| panic!("{e}\n{}", self.log()))
+        self.try_connect()
+            .await
+            .unwrap_or_else(|e| panic!("{e}\n{}", self.log()))
     }
 
     /// SIGKILL, and waits for the end.
@@ -148,7 +159,8 @@ impl Server {
     /// It does not end within 30 s.
     pub fn terminate(&mut self) -> ExitStatus {
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
-        self.wait_exit(Duration::from_secs(30)).unwrap_or_else(|| panic!("levee ignores SIGTERM:\n{}", self.log()))
+        self.wait_exit(Duration::from_secs(30))
+            .unwrap_or_else(|| panic!("levee ignores SIGTERM:\n{}", self.log()))
     }
 
     /// The exit status if the process has ended.
@@ -185,7 +197,10 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let code = answer.split_whitespace().nth(1)?.parse().ok()?;
-        let body = answer.split_once("\r\n\r\n").map(|(_, b)| b.to_string()).unwrap_or_default();
+        let body = answer
+            .split_once("\r\n\r\n")
+            .map(|(_, b)| b.to_string())
+            .unwrap_or_default();
         Some((code, body))
     }
 }

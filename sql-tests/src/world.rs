@@ -59,10 +59,16 @@ impl World {
         let mut model = Model::new(generate::tables(&mut rng));
         model.float_scale = self.float_scale;
         for table in &model.tables {
-            db.exec(&table.create()).await.unwrap_or_else(|e| panic!("{e}\n{}", table.create()));
+            db.exec(&table.create())
+                .await
+                .unwrap_or_else(|e| panic!("{e}\n{}", table.create()));
         }
         // All randomness is drawn before anything runs, so that a failure does not change what comes after it.
-        let queries: Vec<Query> = self.tops.iter().map(|op| QueryGen::new(&model.tables, &mut rng).query(*op)).collect();
+        let queries: Vec<Query> = self
+            .tops
+            .iter()
+            .map(|op| QueryGen::new(&model.tables, &mut rng).query(*op))
+            .collect();
         let changes: Vec<Change> = (0..self.epochs).map(|_| model.change(&mut rng)).collect();
         let early = queries.len().div_ceil(2);
         let mut views: Vec<(String, Bound)> = Vec::new();
@@ -77,7 +83,10 @@ impl World {
             };
             for query in made {
                 let name = format!("v{}", views.len());
-                match db.exec(&format!("CREATE MATERIALIZED VIEW {name} AS {}", query.sql)).await {
+                match db
+                    .exec(&format!("CREATE MATERIALIZED VIEW {name} AS {}", query.sql))
+                    .await
+                {
                     Ok(_) => views.push((name, db.bound(&query.sql).expect("bound as a view before"))),
                     Err(e) => wrong = Some(format!("seed {}: refused: {e}\n{}", self.seed, query.sql)),
                 }
@@ -113,7 +122,12 @@ impl World {
 fn to_commit(db: &Db, model: &Model, change: &Change) -> feed::Commit {
     let mut commit = Vec::new();
     for (t, table) in model.tables.iter().enumerate() {
-        let rows: Vec<(&[Value], i64)> = change.rows.iter().filter(|r| r.0 == t).map(|r| (r.1.as_slice(), r.2)).collect();
+        let rows: Vec<(&[Value], i64)> = change
+            .rows
+            .iter()
+            .filter(|r| r.0 == t)
+            .map(|r| (r.1.as_slice(), r.2))
+            .collect();
         if !rows.is_empty() {
             let definition = db.table_named(&table.name);
             let delta = feed::delta(&definition.schema, &rows);
@@ -132,7 +146,10 @@ async fn compare(db: &Db, views: &[(String, Bound)], seen: &mut [Seen]) -> Optio
     };
     for ((epoch, view, query), seen) in compared.into_iter().zip(seen) {
         if let Err(e) = view.same_as(&query, false) {
-            return Some(format!("view differs from its query at epoch {epoch}: {e}\n{}", seen.query.sql));
+            return Some(format!(
+                "view differs from its query at epoch {epoch}: {e}\n{}",
+                seen.query.sql
+            ));
         }
         let view = view.sorted();
         seen.filled |= !view.rows.is_empty();

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod it {
+    mod bad_input;
+    mod blast;
     mod cases;
     mod crash;
     mod layers;

@@ -128,7 +128,14 @@ where
 
 /// A query's rows against what the file expects; the difference, with its place.
 fn judge(item: &Item, rows: Result<Rows, String>) -> Option<String> {
-    let Action::Query { ordered, expected, floats } = &item.action else { return None };
+    let Action::Query {
+        ordered,
+        expected,
+        floats,
+    } = &item.action
+    else {
+        return None;
+    };
     let found = rows.and_then(|rows| cases::check_lines(&rows, expected, *ordered, *floats));
     found.err().map(|e| format!(":{}: {}\n{e}", item.line, item.sql))
 }
@@ -143,7 +150,10 @@ fn as_batch() {
                 Action::Query { .. } => wrong.extend(judge(item, db.query(&item.sql).await)),
                 Action::Fails(code) => match db.exec(&item.sql).await {
                     Err(e) if e.starts_with(code.as_str()) => {}
-                    other => wrong.push(format!(":{}: {}\n  expected {code}, got {other:?}", item.line, item.sql)),
+                    other => wrong.push(format!(
+                        ":{}: {}\n  expected {code}, got {other:?}",
+                        item.line, item.sql
+                    )),
                 },
                 _ => {
                     if let Err(e) = db.exec(&item.sql).await {
@@ -163,8 +173,11 @@ fn view_name(item: &Item) -> String {
 
 /// Creates the view of a query; the failure, with its place.
 async fn create_view(db: &Db, item: &Item) -> Option<String> {
-    let made = db.exec(&format!("CREATE MATERIALIZED VIEW {} AS {}", view_name(item), item.sql)).await;
-    made.err().map(|e| format!(":{}: CREATE MATERIALIZED VIEW AS {}\n  {e}", item.line, item.sql))
+    let made = db
+        .exec(&format!("CREATE MATERIALIZED VIEW {} AS {}", view_name(item), item.sql))
+        .await;
+    made.err()
+        .map(|e| format!(":{}: CREATE MATERIALIZED VIEW AS {}\n  {e}", item.line, item.sql))
 }
 
 /// A view's contents against the file.
@@ -173,7 +186,11 @@ async fn judge_view(db: &Db, item: &Item) -> Option<String> {
     if let Action::Query { ordered, .. } = &mut unordered.action {
         *ordered = false;
     }
-    judge(&unordered, db.query(&format!("SELECT * FROM {}", view_name(item))).await).map(|w| format!(" as view{w}"))
+    judge(
+        &unordered,
+        db.query(&format!("SELECT * FROM {}", view_name(item))).await,
+    )
+    .map(|w| format!(" as view{w}"))
 }
 
 /// All views against their queries at one epoch.
@@ -184,7 +201,9 @@ async fn compare_all(db: &Db, views: &[(String, Bound)]) -> Vec<String> {
             .into_iter()
             .zip(views)
             .filter_map(|((epoch, view, query), (name, _))| {
-                view.same_as(&query, false).err().map(|e| format!(": {name} at epoch {epoch}:\n{e}"))
+                view.same_as(&query, false)
+                    .err()
+                    .map(|e| format!(": {name} at epoch {epoch}:\n{e}"))
             })
             .collect(),
     }
@@ -196,7 +215,12 @@ async fn views_before(file: CaseFile, parallelism: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut views = Vec::new();
     for item in file.items.iter().filter(|i| matches!(i.action, Action::Ddl)) {
-        wrong.extend(db.exec(&item.sql).await.err().map(|e| format!(":{}: {}\n  {e}", item.line, item.sql)));
+        wrong.extend(
+            db.exec(&item.sql)
+                .await
+                .err()
+                .map(|e| format!(":{}: {}\n  {e}", item.line, item.sql)),
+        );
     }
     for item in file.queries().filter(|i| !i.skip_view) {
         match create_view(&db, item).await {
@@ -248,7 +272,12 @@ async fn views_after(file: CaseFile) -> Vec<String> {
     }
     wrong.extend(compare_all(&db, &views).await);
     let db = db.reopen().await;
-    wrong.extend(compare_all(&db, &views).await.into_iter().map(|w| format!(" after a restart{w}")));
+    wrong.extend(
+        compare_all(&db, &views)
+            .await
+            .into_iter()
+            .map(|w| format!(" after a restart{w}")),
+    );
     db.close().await;
     wrong
 }
@@ -288,7 +317,12 @@ async fn views_in_slices(file: CaseFile, parallelism: usize, at_most: usize) -> 
     let mut wrong = Vec::new();
     let mut views = Vec::new();
     for item in file.items.iter().filter(|i| matches!(i.action, Action::Ddl)) {
-        wrong.extend(db.exec(&item.sql).await.err().map(|e| format!(":{}: {}\n  {e}", item.line, item.sql)));
+        wrong.extend(
+            db.exec(&item.sql)
+                .await
+                .err()
+                .map(|e| format!(":{}: {}\n  {e}", item.line, item.sql)),
+        );
     }
     for item in file.queries().filter(|i| !i.skip_view) {
         if create_view(&db, item).await.is_none() {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use levee_sql_tests::generate;
 use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
+use levee_sql_tests::turns;
 use rand::Rng;
 use rand::seq::SliceRandom;
 
@@ -29,9 +30,18 @@ const POINTS: &[(&str, &str)] = &[
 ];
 
 const VIEWS: &[(&str, &str)] = &[
-    ("per_writer", "SELECT writer, count(*) AS n, sum(n) AS s, max(id) AS last FROM a GROUP BY writer"),
-    ("pairs", "SELECT a.id, a.writer, b.part, b.x FROM a JOIN b ON a.id = b.tx"),
-    ("lonely", "SELECT a.id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.tx = a.id)"),
+    (
+        "per_writer",
+        "SELECT writer, count(*) AS n, sum(n) AS s, max(id) AS last FROM a GROUP BY writer",
+    ),
+    (
+        "pairs",
+        "SELECT a.id, a.writer, b.part, b.x FROM a JOIN b ON a.id = b.tx",
+    ),
+    (
+        "lonely",
+        "SELECT a.id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.tx = a.id)",
+    ),
     ("halves", "SELECT tx, count(*) AS n, sum(x) AS s FROM b GROUP BY tx"),
     ("top", "SELECT id, n FROM a ORDER BY n DESC, id LIMIT 7"),
     ("over", "SELECT count(*) AS groups, sum(n) AS n FROM halves"),
@@ -46,7 +56,9 @@ struct Acked {
 
 impl Acked {
     fn of(&self, writer: i64) -> MutexGuard<'_, BTreeSet<i64>> {
-        self.done[writer as usize].lock().expect("no writer panics while it holds the lock")
+        self.done[writer as usize]
+            .lock()
+            .expect("no writer panics while it holds the lock")
     }
 }
 
@@ -79,17 +91,30 @@ async fn churn(session: PgSession) {
         {
             return;
         }
-        if session.exec("DROP MATERIALIZED VIEW IF EXISTS churn").await.is_err_and(|e| e.starts_with("connection")) {
+        if session
+            .exec("DROP MATERIALIZED VIEW IF EXISTS churn")
+            .await
+            .is_err_and(|e| e.starts_with("connection"))
+        {
             return;
         }
     }
 }
 
 async fn setup(session: &PgSession) {
-    session.exec("CREATE TABLE a (id int PRIMARY KEY, writer int, n int)").await.expect("table a");
-    session.exec("CREATE TABLE b (tx int, part int, x int)").await.expect("table b");
+    session
+        .exec("CREATE TABLE a (id int PRIMARY KEY, writer int, n int)")
+        .await
+        .expect("table a");
+    session
+        .exec("CREATE TABLE b (tx int, part int, x int)")
+        .await
+        .expect("table b");
     for (name, query) in VIEWS {
-        session.exec(&format!("CREATE MATERIALIZED VIEW {name} AS {query}")).await.expect(name);
+        session
+            .exec(&format!("CREATE MATERIALIZED VIEW {name} AS {query}"))
+            .await
+            .expect(name);
     }
 }
 
@@ -97,7 +122,10 @@ async fn setup(session: &PgSession) {
 async fn check(session: &PgSession, acked: &Acked) -> Result<usize, String> {
     session.exec("FLUSH").await?;
     let rows = session.try_query("SELECT id FROM a").await?.rows;
-    let ids: Vec<i64> = rows.iter().map(|r| r[0].as_deref().unwrap_or("").parse().expect("id")).collect();
+    let ids: Vec<i64> = rows
+        .iter()
+        .map(|r| r[0].as_deref().unwrap_or("").parse().expect("id"))
+        .collect();
     let in_a: BTreeSet<i64> = ids.iter().copied().collect();
     if ids.len() != in_a.len() {
         return Err("a transaction is in table a twice".into());
@@ -110,7 +138,10 @@ async fn check(session: &PgSession, acked: &Acked) -> Result<usize, String> {
     for (tx, parts) in &mut in_b {
         parts.sort();
         if *parts != ["1", "2"] || !in_a.contains(tx) {
-            return Err(format!("transaction {tx} is not whole: table b has parts {parts:?}, table a {}", in_a.contains(tx)));
+            return Err(format!(
+                "transaction {tx} is not whole: table b has parts {parts:?}, table a {}",
+                in_a.contains(tx)
+            ));
         }
     }
     if let Some(tx) = in_a.iter().find(|tx| !in_b.contains_key(tx)) {
@@ -126,21 +157,39 @@ async fn check(session: &PgSession, acked: &Acked) -> Result<usize, String> {
     for (name, query) in VIEWS {
         let view = session.try_query(&format!("SELECT * FROM {name}")).await?;
         let expected = session.try_query(query).await?;
-        view.same_as(&expected, false).map_err(|e| format!("view {name}: {e}"))?;
+        view.same_as(&expected, false)
+            .map_err(|e| format!("view {name}: {e}"))?;
     }
     Ok(in_a.len())
 }
 
 #[test]
 fn kills_lose_nothing() {
-    let kills: usize = std::env::var("LEVEE_KILLS").ok().and_then(|v| v.parse().ok()).unwrap_or(8);
-    let seed: u64 = std::env::var("LEVEE_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
+    let _turn = turns::shared();
+    let kills: usize = std::env::var("LEVEE_KILLS")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(8);
+    let seed: u64 = std::env::var("LEVEE_SEED")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(1);
     println!("crash seed {seed}");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("tokio runtime");
     let mut rng = generate::rng(seed);
     // A mixture in random order: in 50 kills six of each failpoint, the rest at any moment.
     let mut plan: Vec<Option<(&str, &str)>> = (0..kills)
-        .map(|i| if i < kills * 42 / 50 + 1 { Some(POINTS[i % POINTS.len()]) } else { None })
+        .map(|i| {
+            if i < kills * 42 / 50 + 1 {
+                Some(POINTS[i % POINTS.len()])
+            } else {
+                None
+            }
+        })
         .collect();
     plan.shuffle(&mut rng);
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -158,7 +207,9 @@ fn kills_lose_nothing() {
     for (i, point) in plan.iter().enumerate() {
         let mark = dir.path().join(format!("mark{i}"));
         let line = one_kill(&runtime, &data, &mark, *point, &acked, &mut rng);
-        if line.confirmed && let Some((_, inside)) = point {
+        if line.confirmed
+            && let Some((_, inside)) = point
+        {
             *confirmed.entry(inside).or_default() += 1;
         }
         println!(
@@ -219,7 +270,11 @@ fn one_kill(
             if let Ok(session) = server.try_connect().await {
                 tasks.push(tokio::spawn(churn(session)));
             }
-            let patience = if point.is_some() { Duration::from_secs(15) } else { Duration::from_millis(rng.random_range(50..1500)) };
+            let patience = if point.is_some() {
+                Duration::from_secs(15)
+            } else {
+                Duration::from_millis(rng.random_range(50..1500))
+            };
             let deadline = Instant::now() + patience;
             while server.exited().is_none() && Instant::now() < deadline {
                 tokio::time::sleep(Duration::from_millis(2)).await;

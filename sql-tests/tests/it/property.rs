@@ -11,11 +11,17 @@ use levee_sql_tests::world::{Report, World};
 use rand::seq::SliceRandom;
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |v| v.parse().unwrap_or_else(|_| panic!("{name}={v} is no number")))
+    std::env::var(name).ok().map_or(default, |v| {
+        v.parse().unwrap_or_else(|_| panic!("{name}={v} is no number"))
+    })
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("tokio runtime");
     runtime.block_on(future)
 }
 
@@ -53,10 +59,19 @@ fn views_equal_their_queries_at_every_epoch() {
                     }
                 }
             }
-            wrong.extend(report.wrong.map(|w| format!("{w}\n  (LEVEE_SEED={} LEVEE_CASES=1 repeats it)", seed.wrapping_add(i))));
+            wrong.extend(
+                report
+                    .wrong
+                    .map(|w| format!("{w}\n  (LEVEE_SEED={} LEVEE_CASES=1 repeats it)", seed.wrapping_add(i))),
+            );
         }
     });
-    assert!(wrong.is_empty(), "{} of {cases} cases differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {cases} cases differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     let mut low = Vec::new();
     for op in Op::ALL {
         let [views, filled, nulls, retractions] = seen.get(&op).copied().unwrap_or_default();
@@ -92,9 +107,30 @@ fn outputs_are_the_same_to_the_bit() {
             for (what, other, shuffle) in [
                 ("shuffled", plain.clone(), seed | 1),
                 ("shuffled again", plain.clone(), seed | 0x1_0001),
-                ("with 1 task", World { parallelism: 1, ..plain.clone() }, 0),
-                ("with 4 tasks", World { parallelism: 4, ..plain.clone() }, seed | 3),
-                ("restarted", World { reopen: true, ..plain.clone() }, seed | 5),
+                (
+                    "with 1 task",
+                    World {
+                        parallelism: 1,
+                        ..plain.clone()
+                    },
+                    0,
+                ),
+                (
+                    "with 4 tasks",
+                    World {
+                        parallelism: 4,
+                        ..plain.clone()
+                    },
+                    seed | 3,
+                ),
+                (
+                    "restarted",
+                    World {
+                        reopen: true,
+                        ..plain.clone()
+                    },
+                    seed | 5,
+                ),
             ] {
                 let found = histories(&other, shuffle).await;
                 for ((sql, a), (_, b)) in expected.iter().zip(&found) {
@@ -111,7 +147,11 @@ async fn histories(world: &World, shuffle: u64) -> Vec<(String, Vec<Vec<String>>
     SHUFFLE.store(0, std::sync::atomic::Ordering::SeqCst);
     // The query beside the view sums floats in row order: with tenths it may differ in the last bit, which `wrong` allows for.
     assert_eq!(report.wrong, None);
-    report.views.into_iter().map(|v| (v.query.sql, v.history.iter().map(|r| r.lines()).collect())).collect()
+    report
+        .views
+        .into_iter()
+        .map(|v| (v.query.sql, v.history.iter().map(|r| r.lines()).collect()))
+        .collect()
 }
 
 /// A wrong operator is found: each planted fault makes some case differ.
@@ -144,7 +184,10 @@ fn planted_faults_are_found() {
                 Err(_) => break Some("an invariant".to_string()),
             }
         };
-        println!("{{\"fault\": \"{planted:?}\", \"cases\": {tries}, \"found\": {}}}", found.is_some());
+        println!(
+            "{{\"fault\": \"{planted:?}\", \"cases\": {tries}, \"found\": {}}}",
+            found.is_some()
+        );
         assert!(found.is_some(), "no case finds the fault planted in {planted:?}");
     }
 }

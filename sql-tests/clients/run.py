@@ -1,0 +1,210 @@
+"""Starts a server of its own and drives it with the clients that people use: psycopg 3 and psql's backslash commands.
+
+Every check raises; the exit code tells. Needs LEVEE's binary (built by `make test-binary`), psql, and psycopg in the venv.
+"""
+
+import datetime
+import decimal
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+import psycopg
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Server:
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="levee-clients-")
+        self.pg, self.http = free_port(), free_port()
+        binary = os.environ.get("LEVEE_BIN") or os.path.join(os.environ["CARGO_TARGET_DIR"], "debug", "levee")
+        self.log = open(os.path.join(self.dir, "log"), "w+")
+        self.process = subprocess.Popen(
+            [binary, "serve", "--data-dir", os.path.join(self.dir, "data"),
+             "--pg-addr", f"127.0.0.1:{self.pg}", "--http-addr", f"127.0.0.1:{self.http}"],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        deadline = time.time() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                pass
+            if self.process.poll() is not None or time.time() > deadline:
+                raise SystemExit("levee did not start:\n" + self.text())
+            time.sleep(0.02)
+
+    def text(self):
+        self.log.flush()
+        return open(self.log.name).read()
+
+    def conninfo(self):
+        return f"host=127.0.0.1 port={self.pg} user=test dbname=dev"
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(30)
+        assert code == 0, f"SIGTERM ends with {code}"
+
+    def remove(self):
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def equal(found, expected, what):
+    assert found == expected, f"{what}:\n  found    {found!r}\n  expected {expected!r}"
+
+
+def types(server):
+    """All types, as parameters and results, in text and in binary."""
+    day, stamp = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 13, 14, 15, 123456)
+    zoned = datetime.datetime(2024, 2, 29, 13, 14, 15, tzinfo=datetime.timezone.utc)
+    row = (True, 1, 2, 3, 0.5, 0.25, decimal.Decimal("12.50"), "täxt", b"\x00\xff", day, stamp, zoned,
+           datetime.timedelta(days=1, hours=2))
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        conn.execute("CREATE TABLE every (a bool, b int2, c int4, d int8, e float4, f float8, g numeric(10,2), h text, "
+                     "i bytea, j date, k timestamp, l timestamptz, m interval)")
+        marks = ", ".join(["%s"] * len(row))
+        conn.execute(f"INSERT INTO every VALUES ({marks})", row)
+        conn.execute(f"INSERT INTO every VALUES ({marks})", (None,) * len(row))
+        for binary in (False, True):
+            found = conn.cursor(binary=binary).execute("SELECT * FROM every WHERE c = %s", (2,)).fetchone()
+            equal(found, row, f"types, binary={binary}")
+            nulls = conn.cursor(binary=binary).execute("SELECT * FROM every WHERE c IS NULL").fetchone()
+            equal(nulls, (None,) * len(row), f"nulls, binary={binary}")
+        found = conn.execute("SELECT count(*), count(*) FROM every").description
+        equal([c.name for c in found], ["count", "count"], "column names")
+
+
+def transactions(server):
+    """Blocks, isolation, conflicts, read your writes, prepared statements, COPY."""
+    with psycopg.connect(server.conninfo()) as one, psycopg.connect(server.conninfo()) as two:
+        one.execute("CREATE TABLE acct (id int PRIMARY KEY, v int)")
+        one.commit()
+        one.execute("CREATE MATERIALIZED VIEW total AS SELECT sum(v) AS v FROM acct")
+        one.commit()
+        one.execute("INSERT INTO acct VALUES (1, 100), (2, 100)")
+        equal(two.execute("SELECT count(*) FROM acct").fetchone(), (0,), "an open block is not seen")
+        two.rollback()
+        equal(one.execute("SELECT sum(v) FROM acct").fetchone(), (200,), "a block sees its own writes")
+        one.commit()
+        equal(one.execute("SELECT v FROM total").fetchone(), (200,), "a view has the session's write")
+        one.rollback()
+        one.execute("UPDATE acct SET v = v - 10 WHERE id = 1")
+        two.execute("UPDATE acct SET v = v + 10 WHERE id = 1")
+        two.commit()
+        try:
+            one.commit()
+            raise AssertionError("a conflict was committed")
+        except psycopg.errors.SerializationFailure:
+            one.rollback()
+        equal(one.execute("SELECT v FROM acct WHERE id = 1").fetchone(), (110,), "the first to commit wins")
+        one.rollback()
+        with one.cursor() as cur:
+            with cur.copy("COPY acct (id, v) FROM STDIN") as copy:
+                for i in range(10, 2010):
+                    copy.write_row((i, i))
+        one.commit()
+        equal(one.execute("SELECT count(*) FROM acct").fetchone(), (2002,), "COPY")
+        one.rollback()
+        for i in range(20):
+            equal(one.execute("SELECT v FROM acct WHERE id = %s", (i + 10,), prepare=True).fetchone(), (i + 10,), "prepared")
+        one.rollback()
+        try:
+            one.execute("SELECT nothing FROM acct")
+        except psycopg.errors.UndefinedColumn:
+            pass
+        try:
+            one.execute("SELECT 1")
+            raise AssertionError("a failed block goes on")
+        except psycopg.errors.InFailedSqlTransaction:
+            one.rollback()
+        with one.cursor() as cur:
+            cur.executemany("UPDATE acct SET v = 0 WHERE id = %s", [(i,) for i in range(10, 15)])
+        one.commit()
+        equal(one.execute("SELECT count(*) FROM acct WHERE v = 0").fetchone(), (5,), "executemany")
+
+
+def cancel(server):
+    """Cancel stops a running query, and so does statement_timeout."""
+    heavy = "SELECT count(*) FROM generate_series(1, 200000) a(x) CROSS JOIN generate_series(1, 200000) b(y)"
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        timer = threading.Timer(0.5, conn.cancel)
+        timer.start()
+        start = time.time()
+        try:
+            conn.execute(heavy)
+            raise AssertionError("not cancelled")
+        except psycopg.errors.QueryCanceled:
+            assert time.time() - start < 5, "cancel takes too long"
+        conn.execute("SET statement_timeout = '300ms'")
+        try:
+            conn.execute(heavy)
+            raise AssertionError("no time-out")
+        except psycopg.errors.QueryCanceled:
+            pass
+        conn.execute("SET statement_timeout = 0")
+        equal(conn.execute("SELECT 1").fetchone(), (1,), "after a cancel")
+
+
+def psql(server, command):
+    done = subprocess.run(
+        ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-P", "pager=off", "-d", server.conninfo(), "-c", command],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"psql {command}: {done.stderr}"
+    return done.stdout
+
+
+def backslash(server):
+    """psql's \\d family."""
+    psql(server, "CREATE TABLE shown (id int PRIMARY KEY, name text NOT NULL, price numeric(8,2) DEFAULT 1.5)")
+    psql(server, "CREATE VIEW shown_view AS SELECT id FROM shown")
+    psql(server, "CREATE MATERIALIZED VIEW shown_mv AS SELECT name, count(*) AS n FROM shown GROUP BY name")
+    for command, wanted in [
+        (r"\d", ["shown", "shown_mv", "shown_view", "materialized view"]),
+        (r"\dt", ["shown"]),
+        (r"\dm", ["shown_mv"]),
+        (r"\dv", ["shown_view"]),
+        (r"\d shown", ["id", "integer", "not null", "numeric(8,2)", "PRIMARY KEY"]),
+        (r"\d shown_mv", ["name", "bigint"]),
+        (r"\l", ["dev"]),
+        (r"\dn", ["public"]),
+    ]:
+        out = psql(server, command)
+        for word in wanted:
+            assert word in out, f"psql {command} does not show {word!r}:\n{out}"
+    assert "shown_mv" not in psql(server, r"\dt"), r"\dt shows a materialized view"
+    assert "(1 row)" in psql(server, "SELECT 1 AS one")
+
+
+def main():
+    server = Server()
+    try:
+        for part in (types, transactions, cancel, backslash):
+            start = time.time()
+            part(server)
+            print(f"client test {part.__name__}: ok ({time.time() - start:.1f} s)")
+        server.stop()
+        print("client test stop: ok")
+    except BaseException:
+        sys.stderr.write("--- server log ---\n" + server.text()[-4000:])
+        raise
+    finally:
+        server.remove()
+
+
+main()
