@@ -176,3 +176,50 @@ fn large_steps_keep_their_order() {
         assert_eq!(rows_of(&small.output.unwrap()), [(vec![1, 1], 3)]);
     }
 }
+
+/// However many tasks read a source's ranges, and however the ranges are cut into steps, every record is read once.
+#[test]
+fn source_ranges_are_shared_whole() {
+    use levee_planner::plan::{ObjectId, StreamOp};
+
+    let options = [("nexmark.event.type", "bid"), ("nexmark.splits", "3")];
+    let options = options
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect();
+    let source = crate::sources::driver("nexmark", &options).unwrap();
+    let mut seen = Vec::new();
+    for (tasks, steps) in [(1, 1), (2, 3), (4, 7)] {
+        let executor = Executor::new(2);
+        let op = StreamOp::Source {
+            source: ObjectId(5),
+            name: "bid".into(),
+            projection: vec![0, 1, 2],
+        };
+        let mut leaf = node(1, op, vec![], &[]);
+        leaf.schema = Arc::new(source.schema().project(&[0, 1, 2]).unwrap());
+        let mut spec = spec(&format!("source-{tasks}"), graph(vec![(leaf, false)], vec![]), tasks);
+        spec.root = RootMode::Discard;
+        spec.sources.insert(ObjectId(5), Arc::clone(&source));
+        let mut run = Run::start(&executor, spec, None, &Arc::default());
+        let (mut rows, mut checksum) = (0, 0_u64);
+        for step in 0..steps {
+            let range = |split| crate::sources::SplitRange {
+                split,
+                from: 5_000 * step / steps,
+                to: 5_000 * (step + 1) / steps,
+            };
+            run.submit_inputs(
+                [(ObjectId(5), StepInput::Ranges((0..3).map(range).collect()))].into(),
+                false,
+            );
+            let result = run.done();
+            assert!(result.output.is_none());
+            rows += result.rows_out;
+            checksum = checksum.wrapping_add(result.checksum);
+        }
+        assert_eq!(run.region.tasks().iter().map(|t| t.rows_in).sum::<u64>(), rows);
+        seen.push((rows, checksum));
+    }
+    assert!(seen[0].0 > 10_000 && seen.iter().all(|s| *s == seen[0]), "{seen:?}");
+}

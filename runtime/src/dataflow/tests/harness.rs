@@ -452,21 +452,27 @@ impl Run {
     }
 
     pub(super) fn submit(&mut self, inputs: &[(ObjectId, Vec<Delta>)], checkpoint: bool) {
+        let inputs = inputs
+            .iter()
+            .map(|(id, d)| (*id, StepInput::Deltas(d.clone())))
+            .collect();
+        self.submit_inputs(inputs, checkpoint);
+    }
+
+    pub(super) fn submit_inputs(&mut self, inputs: HashMap<ObjectId, StepInput>, checkpoint: bool) {
         let seq = self.next;
         self.next += 1;
+        let barrier = Barrier {
+            epoch: seq + 1,
+            timestamp_us: 0,
+            first: seq == 0,
+        };
         self.region.submit(Step {
             seq,
             from: seq,
             to: seq + 1,
-            barrier: Barrier {
-                epoch: seq + 1,
-                timestamp_us: 0,
-                first: seq == 0,
-            },
-            inputs: inputs
-                .iter()
-                .map(|(id, d)| (*id, StepInput::Deltas(d.clone())))
-                .collect(),
+            barrier,
+            inputs,
             checkpoint,
         });
     }
