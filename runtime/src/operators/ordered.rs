@@ -291,3 +291,53 @@ impl<K: Key> Counts<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::tests::Rng;
+    use super::*;
+
+    /// Against plain maps, with snapshots that are folded into a copy; slots, sizes and churn reach every form and the
+    /// compaction of the change list.
+    #[test]
+    fn behaves_as_a_map_and_snapshots_rebuild_it() {
+        let mut rng = Rng::new(5);
+        let mut counts = OrderedCounts::<i64>::default();
+        counts.grow(4);
+        let mut model: BTreeMap<(u32, i64), i64> = BTreeMap::new();
+        let mut stored: BTreeMap<(u32, i64), i64> = BTreeMap::new();
+        for i in 0..60_000 {
+            let slot = rng.below(4) as u32;
+            let value = rng.below(1 << (slot * 3 + 1)) as i64;
+            let diff = if rng.below(2) == 0 { 1 } else { -1 };
+            let count = model.get(&(slot, value)).copied().unwrap_or(0);
+            assert_eq!(counts.add(slot, &value, diff), (count, count + diff));
+            if count + diff == 0 {
+                model.remove(&(slot, value));
+            } else {
+                model.insert((slot, value), count + diff);
+            }
+            if i % 97 == 0 {
+                let of_slot = model.iter().filter(|(k, c)| k.0 == slot && **c > 0);
+                let expected: Vec<(i64, i64)> = of_slot.map(|(k, c)| (k.1, *c)).collect();
+                assert_eq!(counts.iter(slot).map(|(k, c)| (*k, c)).collect::<Vec<_>>(), expected);
+                assert_eq!(counts.first(slot).copied(), expected.first().map(|e| e.0));
+                assert_eq!(counts.last(slot).copied(), expected.last().map(|e| e.0));
+                assert_eq!(counts.has_negative(), model.values().any(|c| *c < 0));
+            }
+            if rng.below(7000) == 0 {
+                let full = rng.below(3) == 0;
+                counts.snapshot(full, |slot, value, count| {
+                    match count {
+                        Some(count) => stored.insert((slot, *value), count),
+                        None => stored.remove(&(slot, *value)),
+                    };
+                });
+                assert_eq!(stored, model);
+            }
+        }
+        assert!(counts.dirty.len() <= counts.dirty_limit);
+    }
+}

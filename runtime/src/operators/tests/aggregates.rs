@@ -217,6 +217,25 @@ fn every_type_and_function() {
 }
 
 #[test]
+fn large_steps() {
+    let types = [DataType::Utf8, DataType::Boolean, DataType::Int64];
+    for group_by in [vec![0], vec![2], vec![]] {
+        for append_only in [false, true] {
+            let calls = all_functions(2, true, true);
+            run("large", &types, &group_by, &calls, append_only, 0);
+        }
+        run(
+            "large text",
+            &types,
+            &group_by,
+            &all_functions(0, false, true),
+            false,
+            0,
+        );
+    }
+}
+
+#[test]
 fn distinct_rows() {
     let types = [DataType::Int64, DataType::Utf8, DataType::Float64];
     run("distinct", &types, &[0, 1, 2], &[], false, 40);

@@ -99,6 +99,32 @@ fn every_option() {
 }
 
 #[test]
+fn large_steps() {
+    let columns = [DataType::Int64, DataType::Float64, DataType::Utf8];
+    for (partition_by, limit, append_only) in [
+        (vec![0], Some(1), true),
+        (vec![0], Some(3), false),
+        (vec![], Some(50), true),
+        (vec![], Some(50), false),
+        (vec![2], None, false),
+    ] {
+        let plan = TopNPlan {
+            partition_by,
+            order_by: vec![SortKey {
+                column: 1,
+                desc: true,
+                nulls_first: false,
+            }],
+            limit,
+            offset: 0,
+            row_number: true,
+            append_only,
+        };
+        run(&plan, &columns, 0);
+    }
+}
+
+#[test]
 fn several_sort_keys_and_none() {
     let key = |column, desc, nulls_first| SortKey {
         column,

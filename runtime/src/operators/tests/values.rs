@@ -115,10 +115,11 @@ pub type Row = Vec<V>;
 pub type Zset = BTreeMap<Row, i64>;
 
 pub fn add(zset: &mut Zset, row: Row, diff: i64) {
-    let count = zset.entry(row).or_insert(0);
-    *count += diff;
-    if *count == 0 {
-        zset.retain(|_, c| *c != 0);
+    let count = zset.get(&row).copied().unwrap_or(0) + diff;
+    if count == 0 {
+        zset.remove(&row);
+    } else {
+        zset.insert(row, count);
     }
 }
 
@@ -141,12 +142,12 @@ pub fn schema(types: &[DataType]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// A random value of a small domain.
-pub fn random(rng: &mut Rng, data_type: &DataType) -> V {
+/// A random value out of about `domain`, or NULL.
+pub fn random(rng: &mut Rng, data_type: &DataType, domain: u64) -> V {
     if rng.chance(15) {
         return V::Null;
     }
-    let small = rng.below(6) as i64 - 2;
+    let small = rng.below(domain) as i64 - 2;
     match data_type {
         DataType::Boolean => V::Bool(rng.chance(60)),
         DataType::Decimal128(..) | DataType::Decimal256(..) => {
@@ -160,7 +161,9 @@ pub fn random(rng: &mut Rng, data_type: &DataType) -> V {
             _ => V::Float(small as f64 * 0.25),
         },
         DataType::Utf8 | DataType::Utf8View => {
-            V::Text(["", "a", "b", "ab", "long text beyond twelve bytes"][rng.below(5) as usize].to_owned())
+            let word = ["", "a", "b", "ab", "long text beyond twelve bytes"][rng.below(5) as usize];
+            let more = if domain > 6 { small.to_string() } else { String::new() };
+            V::Text(format!("{word}{more}"))
         }
         DataType::Interval(_) => V::Interval(rng.below(2) as i32, rng.below(2) as i32 * 30, small * 1000),
         _ => V::Int(small),
