@@ -380,7 +380,7 @@ impl StateReader for Store {
 /// What a region told.
 pub(super) enum Told {
     Step(StepResult),
-    Restarted(TaskInfo, String),
+    Restarted(TaskInfo),
     Failed(String),
 }
 
@@ -390,12 +390,8 @@ impl RegionEvents for Events {
     fn step_done(&self, region: ObjectId, result: StepResult) {
         drop(self.0.lock().send((region, Told::Step(result))));
     }
-    fn task_restarted(&self, region: ObjectId, task: &TaskInfo, reason: &str) {
-        drop(
-            self.0
-                .lock()
-                .send((region, Told::Restarted(task.clone(), reason.to_owned()))),
-        );
+    fn task_restarted(&self, region: ObjectId, task: &TaskInfo, _: &str) {
+        drop(self.0.lock().send((region, Told::Restarted(task.clone()))));
     }
     fn region_failed(&self, region: ObjectId, reason: &str) {
         drop(self.0.lock().send((region, Told::Failed(reason.to_owned()))));
@@ -482,7 +478,7 @@ impl Run {
         loop {
             match self.inbox.recv_timeout(WAIT).expect("the region makes progress").1 {
                 Told::Step(result) => return result,
-                Told::Restarted(task, _) => self.restarts.push(task),
+                Told::Restarted(task) => self.restarts.push(task),
                 Told::Failed(reason) => panic!("region failed: {reason}"),
             }
         }
