@@ -1,0 +1,308 @@
+SELECT 1
+SELECT 2147483647
+SELECT 2147483648
+SELECT 9223372036854775807
+SELECT 9223372036854775808
+SELECT -2147483648
+SELECT 1.5
+SELECT 1.50
+SELECT 1e3
+SELECT 0.000001
+SELECT 'x'
+SELECT NULL
+SELECT true
+SELECT true, false, NULL::boolean
+SELECT 1 AS one, 2 two, 3 "Three"
+SELECT 1, 1, 1
+SELECT a, a FROM t WHERE id = 1
+SELECT t.id, u.id FROM t JOIN u ON t.id = u.t_id ORDER BY 1, 2
+SELECT 1 + 1
+SELECT 2147483647 + 1
+SELECT 2147483647::bigint + 1
+SELECT 9223372036854775807 + 1
+SELECT -2147483647 - 2
+SELECT 65536 * 65536
+SELECT 32767::smallint + 1::smallint
+SELECT 7 / 2
+SELECT -7 / 2
+SELECT 7 % 3, -7 % 3
+SELECT 1 / 0
+SELECT 1 % 0
+SELECT 1.0 / 0
+SELECT 1::float8 / 0
+SELECT 1::numeric / 3
+SELECT 10::numeric / 3
+SELECT 1000000::numeric / 3
+SELECT 1.0 / 3.0
+SELECT 2 / 3.0
+SELECT 100.00 / 7
+SELECT 1.23 * 4.56
+SELECT 1.23 + 4.5
+SELECT 1.23 - 4.5
+SELECT 5.5 % 2
+SELECT -5.5 % 2
+SELECT 1 + 1.5
+SELECT 1::float8 + 1.5
+SELECT 1.5::real + 1
+SELECT 0.1::float8 + 0.2::float8
+SELECT 1e300::float8 * 1e300::float8
+SELECT 1e-300::float8 * 1e-300::float8
+SELECT 2 ^ 10
+SELECT -5, - 5, -(-5)
+SELECT +5
+SELECT -a, -b, -f, -n FROM t WHERE id = 1
+SELECT abs(-5), abs(-5.5), abs(-5.5::float8)
+SELECT round(2.5), round(-2.5), round(3.5)
+SELECT round(2.5::float8), round(3.5::float8)
+SELECT round(2.345, 2), round(-2.345, 2), round(1234.5, -2)
+SELECT round(12.345::float8, 2)
+SELECT trunc(2.9), trunc(-2.9), trunc(2.987, 2)
+SELECT ceil(1.2), floor(1.8), ceil(-1.2), floor(-1.8)
+SELECT ceil(1.2::float8), floor(-1.8::float8)
+SELECT sign(-3), sign(2.5)
+SELECT sqrt(2::float8), power(2::float8, 3)
+SELECT mod(7, 3), mod(-7, 3)
+SELECT '5'::int, ' 42 '::int, '-7'::bigint
+SELECT 'x'::int
+SELECT '99999999999'::int
+SELECT ''::int
+SELECT '1.5'::int
+SELECT '1.5'::numeric, '1.5'::float8, '1e3'::float8
+SELECT 'abc'::numeric
+SELECT 'abc'::float8
+SELECT '1e400'::float8
+SELECT 1.5::int, 2.5::int, -1.5::int, 0.5::int
+SELECT 1.5::float8::int, 2.5::float8::int, 3.5::float8::int
+SELECT 300::smallint, 40000::smallint
+SELECT 3e9::float8::int
+SELECT 3000000000::int
+SELECT 12.345::numeric(5,2), 12.355::numeric(5,2)
+SELECT 12345.6::numeric(5,2)
+SELECT 't'::boolean, 'yes'::boolean, 'off'::boolean, '1'::boolean, ' TRUE '::boolean
+SELECT 'maybe'::boolean
+SELECT 1::boolean, 0::boolean, true::int
+SELECT true::text, 1::text, 1.50::text, 1.5::float8::text, 1e20::float8::text, 1e-7::float8::text
+SELECT 'abc'::varchar(2), 'abc'::varchar
+SELECT '2020-01-15'::date, DATE '2020-01-15'
+SELECT '2020-13-01'::date
+SELECT '2020-02-30'::date
+SELECT 'yesterdayish'::date
+SELECT '2020-01-15 10:20:30'::timestamp, TIMESTAMP '2020-01-15T10:20:30.123456'
+SELECT '2020-01-15 10:20:30+02'::timestamptz, '2020-01-15'::timestamptz
+SELECT '25:00'::timestamp
+SELECT '1 day'::interval, INTERVAL '1 year 2 months 3 days 04:05:06.7'
+SELECT INTERVAL '10' SECOND, INTERVAL '2' DAY, INTERVAL '-3 hours'
+SELECT INTERVAL '1.5 hours', INTERVAL '90 minutes', INTERVAL 'P1DT2H'
+SELECT 'soon'::interval
+SELECT '\x0aff'::bytea, 'abc'::bytea
+SELECT DATE '2020-01-31' + 1, DATE '2020-01-31' - 1, DATE '2020-03-01' - DATE '2020-02-01'
+SELECT DATE '2020-01-31' + INTERVAL '1 month', DATE '2020-01-31' - INTERVAL '1 day'
+SELECT TIMESTAMP '2020-01-31 10:00' + INTERVAL '1 month 2 hours'
+SELECT TIMESTAMP '2020-03-01' - TIMESTAMP '2020-02-01 12:00'
+SELECT TIMESTAMP '2020-02-01' - TIMESTAMP '2020-03-01 12:00'
+SELECT INTERVAL '1 day' + INTERVAL '2 hours', INTERVAL '1 day' - INTERVAL '30 hours'
+SELECT INTERVAL '1 day' * 2, 2 * INTERVAL '90 minutes', INTERVAL '1 day' / 2, INTERVAL '1 month' * 1.5
+SELECT TIMESTAMP '2020-01-01' + '1 day'
+SELECT INTERVAL '1 month' = INTERVAL '30 days', INTERVAL '1 day' < INTERVAL '25 hours'
+SELECT extract(year FROM DATE '2020-02-29'), extract(month FROM TIMESTAMP '2020-02-29 12:34:56.789')
+SELECT extract(second FROM TIMESTAMP '2020-02-29 12:34:56.789'), extract(epoch FROM TIMESTAMP '2020-02-29 12:34:56.789')
+SELECT extract(dow FROM DATE '2020-02-29'), extract(isodow FROM DATE '2020-03-01'), extract(doy FROM DATE '2020-12-31'), extract(week FROM DATE '2021-01-01')
+SELECT extract(milliseconds FROM TIMESTAMP '2020-02-29 12:34:56.789'), extract(microseconds FROM TIMESTAMP '2020-02-29 12:34:56.789')
+SELECT extract(hour FROM INTERVAL '26 hours 3 minutes'), extract(epoch FROM INTERVAL '1 day 1 second')
+SELECT extract(quarter FROM DATE '2020-05-01'), extract(century FROM DATE '2000-12-31'), extract(decade FROM DATE '1999-01-01')
+SELECT extract(hour FROM DATE '2020-01-01')
+SELECT extract(fortnight FROM TIMESTAMP '2020-01-01')
+SELECT date_part('hour', TIMESTAMP '2020-02-29 12:34:56.789'), date_part('epoch', TIMESTAMP '2020-02-29 12:34:56.789')
+SELECT date_trunc('hour', TIMESTAMP '2020-02-29 12:34:56.789'), date_trunc('month', TIMESTAMP '2020-02-29 12:34:56'), date_trunc('week', TIMESTAMP '2020-02-29 12:34:56')
+SELECT date_trunc('day', TIMESTAMPTZ '2020-02-29 12:34:56+00'), date_trunc('year', DATE '2020-02-29')
+SELECT date_bin('15 minutes', TIMESTAMP '2020-02-29 12:34:56', TIMESTAMP '2020-01-01')
+SELECT date_bin('15 minutes', TIMESTAMP '1969-12-31 23:59:00', TIMESTAMP '1970-01-01')
+SELECT to_char(TIMESTAMP '2020-02-09 03:04:05.678', 'YYYY-MM-DD HH24:MI:SS.MS'), to_char(TIMESTAMP '2020-02-09 15:04:05', 'FMDD Mon YY HH12:MI AM')
+SELECT to_char(DATE '2020-02-09', 'Day, DDth Month YYYY')
+SELECT age(TIMESTAMP '2020-03-01', TIMESTAMP '2019-01-31')
+SELECT make_date(2020, 2, 29), make_date(2021, 2, 29)
+SELECT to_timestamp(1583000000.5)
+SELECT 'a' || 'b', 'a' || 1, 1 || 'a', NULL || 'a'
+SELECT 1 || 2
+SELECT 'abc' LIKE 'a%', 'abc' NOT LIKE '_b_', 'ABC' ILIKE 'a%', 'a%c' LIKE 'a\%c'
+SELECT 'abc' ~ '^a', 'abc' ~* 'B', 'abc' !~ 'z', 'abc' !~* 'B'
+SELECT 'abc' SIMILAR TO 'a(b|c)%', 'abc' NOT SIMILAR TO 'abc'
+SELECT 1 LIKE 'a'
+SELECT upper('abc'), lower('ABC'), length('héllo'), substring('hello' from 2 for 3), substr('hello', 2), position('l' in 'hello')
+SELECT trim('  a '), ltrim('xxa', 'x'), rtrim('axx', 'x'), btrim('xax', 'x'), trim(leading 'x' from 'xxa')
+SELECT replace('aXa', 'X', 'b'), split_part('a,b,c', ',', 2), left('hello', 2), right('hello', 2), lpad('7', 3, '0'), rpad('7', 3, '.'), repeat('ab', 2), reverse('abc')
+SELECT concat('a', 1, NULL, true), concat_ws('-', 'a', NULL, 'b')
+SELECT initcap('hello world'), md5('a'), ascii('a'), chr(65), strpos('hello', 'l'), translate('abc', 'ab', 'xy'), starts_with('abc', 'ab')
+SELECT regexp_replace('hello', 'l+', 'L'), regexp_replace('aaa', 'a', 'b', 'g')
+SELECT char_length('abc'), octet_length('é'), bit_length('a')
+SELECT coalesce(NULL, 1), coalesce(NULL, NULL, 'x'), nullif(1, 1), nullif(1, 2), greatest(1, 3, 2), least(1.5, 1)
+SELECT coalesce(a, 0.5) FROM t WHERE id IN (1, 3) ORDER BY id
+SELECT CASE WHEN true THEN 1 ELSE 2 END, CASE 1 WHEN 1 THEN 'a' ELSE 'b' END, CASE WHEN false THEN 1 END
+SELECT CASE WHEN a > 0 THEN 1 ELSE 2.5 END FROM t WHERE id < 3 ORDER BY id
+SELECT CASE WHEN true THEN 1 ELSE 'x' END
+SELECT CASE WHEN 1 THEN 2 END
+SELECT CASE a WHEN 10 THEN 'ten' WHEN -7 THEN 'minus seven' ELSE s END FROM t ORDER BY id
+SELECT x + 1 FROM (SELECT CASE WHEN a > 0 THEN 1 ELSE 2.5 END AS x FROM t WHERE id < 3) y ORDER BY 1
+SELECT a + b, a + c, b + c, a + f, a + n, a + d, f + r, r + c FROM t WHERE id = 1
+SELECT a * d, d * d, n * n, d / a, n / 3, d % a FROM t WHERE id = 1
+SELECT a, b, c, f, r, n, d FROM t ORDER BY id
+SELECT s, v, flag, day, ts, tz, iv, raw FROM t ORDER BY id
+SELECT id FROM t WHERE a = '10'
+SELECT id FROM t WHERE day > '2000-01-01'
+SELECT id FROM t WHERE ts >= '1999-12-31 23:59:59' ORDER BY id
+SELECT id FROM t WHERE tz < '2000-01-01 00:00:00+00' ORDER BY id
+SELECT id FROM t WHERE d > 0.5 AND n < 2
+SELECT id FROM t WHERE f > '1.0'
+SELECT id FROM t WHERE iv > '1 hour'
+SELECT id FROM t WHERE flag
+SELECT id FROM t WHERE flag = 'true' ORDER BY id
+SELECT id FROM t WHERE flag IS NOT TRUE ORDER BY id
+SELECT id FROM t WHERE a IS DISTINCT FROM 10 ORDER BY id
+SELECT id FROM t WHERE a IS NOT DISTINCT FROM NULL
+SELECT id FROM t WHERE a BETWEEN 0 AND 10 ORDER BY id
+SELECT id FROM t WHERE a NOT BETWEEN '0' AND '10' ORDER BY id
+SELECT id FROM t WHERE a IN (10, 0.0, '-7') ORDER BY id
+SELECT id FROM t WHERE a NOT IN (10, 0) ORDER BY id
+SELECT id FROM t WHERE a NOT IN (10, NULL) ORDER BY id
+SELECT id FROM t WHERE s IN ('abc', 'x')
+SELECT id FROM t WHERE day = ts::date ORDER BY id
+SELECT id FROM t WHERE ts > day ORDER BY id
+SELECT id FROM t WHERE s = 5
+SELECT id FROM t WHERE a = s
+SELECT id FROM t WHERE a = 'abc'
+SELECT id FROM t WHERE a
+SELECT id FROM t WHERE a AND flag
+SELECT id FROM t WHERE NOT a
+SELECT s + 1 FROM t
+SELECT day + day FROM t
+SELECT flag + 1 FROM t
+SELECT -s FROM t
+SELECT a IN ('x') FROM t
+SELECT a IN (flag) FROM t
+SELECT count(*) FROM t
+SELECT count(a), count(DISTINCT flag) FROM t
+SELECT sum(a), sum(b), sum(c), sum(f), sum(n), sum(d) FROM t
+SELECT avg(a), avg(b), avg(c), avg(f), avg(n), avg(d) FROM t
+SELECT avg(x) FROM u
+SELECT avg(x) FROM (VALUES (1), (2), (4)) v(x)
+SELECT avg(x) FROM (VALUES (100000), (200001)) v(x)
+SELECT sum(x) FROM (VALUES (9223372036854775807), (9223372036854775807)) v(x)
+SELECT min(a), max(a), min(s), max(day), min(n), max(iv) FROM t
+SELECT sum(a) FROM t WHERE false
+SELECT count(*), sum(a) FILTER (WHERE a > 0) FROM t
+SELECT sum(DISTINCT x), avg(DISTINCT x) FROM u
+SELECT bool_and(flag), bool_or(flag) FROM t
+SELECT string_agg(name, ',' ORDER BY id) FROM u
+SELECT t_id, count(*), sum(x) FROM u GROUP BY t_id ORDER BY t_id
+SELECT t_id, count(*) FROM u GROUP BY 1 HAVING count(*) > 1 ORDER BY 1
+SELECT t_id AS g, max(name) FROM u GROUP BY g ORDER BY g DESC
+SELECT x % 2 AS parity, count(*) FROM u GROUP BY x % 2 ORDER BY 1
+SELECT a FROM t GROUP BY t_id
+SELECT a, count(*) FROM t
+SELECT id, count(*) FROM t GROUP BY a
+SELECT count(*) FROM t WHERE count(*) > 1
+SELECT sum(sum(a)) FROM t
+SELECT sum(s) FROM t
+SELECT avg(flag) FROM t
+SELECT DISTINCT flag FROM t ORDER BY flag
+SELECT a FROM t ORDER BY a
+SELECT a FROM t ORDER BY a DESC
+SELECT a FROM t ORDER BY a NULLS FIRST
+SELECT a FROM t ORDER BY 1 DESC NULLS LAST
+SELECT a AS k FROM t ORDER BY k LIMIT 2
+SELECT id FROM t ORDER BY id LIMIT ALL
+SELECT id FROM t ORDER BY id OFFSET 2
+SELECT id FROM t ORDER BY id FETCH FIRST 2 ROWS ONLY
+SELECT id FROM t ORDER BY id LIMIT 1 OFFSET 1
+SELECT id FROM t ORDER BY 3
+SELECT id FROM t ORDER BY a + 1, id
+SELECT * FROM u ORDER BY id
+SELECT u.* FROM u WHERE id = 1
+SELECT t.id, u.name FROM t LEFT JOIN u ON t.id = u.t_id ORDER BY 1, 2
+SELECT t.id, u.id FROM t FULL JOIN u ON t.id = u.t_id ORDER BY 1, 2
+SELECT * FROM (SELECT id, a FROM t) x JOIN (SELECT t_id AS id, x FROM u) y USING (id) ORDER BY 1, 3
+SELECT count(*) FROM t CROSS JOIN u
+SELECT id FROM t WHERE id IN (SELECT t_id FROM u) ORDER BY id
+SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.t_id = t.id) ORDER BY id
+SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.t_id = t.id) ORDER BY id
+SELECT id, (SELECT sum(x) FROM u WHERE u.t_id = t.id) FROM t ORDER BY id
+SELECT id, (SELECT max(x) FROM u) AS m FROM t ORDER BY id
+SELECT (SELECT 1), (SELECT 'a' AS z)
+SELECT count FROM (SELECT count(*) FROM t) c
+SELECT "?column?" FROM (SELECT 1) c
+SELECT a1, s FROM tv ORDER BY id
+SELECT * FROM tv ORDER BY id
+WITH c AS (SELECT id, a FROM t WHERE a > 0) SELECT * FROM c
+WITH c(x) AS (SELECT id FROM t) SELECT max(x) FROM c
+SELECT 1 UNION ALL SELECT 2 ORDER BY 1
+SELECT 1 UNION SELECT 1
+SELECT 1 UNION ALL SELECT 2.5 ORDER BY 1
+SELECT id FROM t INTERSECT SELECT t_id FROM u ORDER BY 1
+SELECT id FROM t EXCEPT SELECT t_id FROM u ORDER BY 1
+SELECT 1, 2 UNION SELECT 3
+VALUES (1, 'a'), (2, 'b')
+SELECT * FROM (VALUES (1, 'a'), (2, NULL)) AS v(n, s) ORDER BY n
+SELECT column1 FROM (VALUES (3)) v
+SELECT * FROM generate_series(1, 3)
+SELECT g FROM generate_series(1, 5, 2) g ORDER BY g
+SELECT row_number() OVER (ORDER BY id), rank() OVER (ORDER BY flag) FROM t ORDER BY 1
+SELECT id, sum(x) OVER (PARTITION BY t_id ORDER BY id) FROM u ORDER BY id
+SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY t_id ORDER BY x DESC NULLS LAST) AS rn FROM u) q WHERE rn <= 1 ORDER BY id
+SELECT lag(x) OVER (ORDER BY id), lead(x, 1) OVER (ORDER BY id) FROM u ORDER BY id
+SELECT * FROM nosuch
+SELECT nosuch FROM t
+SELECT t.nosuch FROM t
+SELECT z.id FROM t
+SELECT id FROM t, u
+SELECT nosuch(1)
+SELECT upper(1, 2)
+SELECT * FROM t, t
+SELECT FROM WHERE
+SELEC 1
+SELECT 'abc
+SELECT (1 + 2
+SELECT 1 +
+SELECT * FROM
+SELECT a b c FROM t
+SELECT ''''::text, E'a\nb', 'it''s'
+SELECT 5 & 3, 5 | 3, 5 # 3, 1 << 3, 16 >> 2
+SELECT 1 = 1.0, 1 < 2.5, '1' = 1, 1 <> 2, 1 != 2
+SELECT NULL = NULL, NULL IS NULL, 1 IS NOT NULL
+SELECT true AND NULL, false AND NULL, true OR NULL, NOT NULL
+SELECT (id) FROM t WHERE id = 1
+SELECT id::text FROM t WHERE id = 1
+SELECT cast(id AS bigint) FROM t WHERE id = 1
+SELECT a::date FROM t
+SELECT day::int FROM t
+SELECT count(*) AS "Total" FROM t
+SELECT CURRENT_DATE IS NOT NULL, now() IS NOT NULL
+SELECT sum(a) / count(*) FROM t
+SELECT avg(a) * 2, avg(a) + 1, round(avg(a), 2) FROM t
+SELECT sum(d) / 3, sum(n) * 1.5 FROM t
+SELECT max(d) - min(d), max(f) / 2 FROM t
+SELECT 1 WHERE 1 > 2
+SELECT 12345678901234567890.123456789 + 1
+SELECT '-12345678901234567890.123456789'::numeric
+SELECT 0.1 + 0.2, 1.10 * 2, 3.00
+SELECT f::numeric, r::numeric, n::int, d::int FROM t WHERE id < 3 ORDER BY id
+SELECT n::text, d::text, f::text, r::text FROM t ORDER BY id
+SELECT id FROM t WHERE a > ALL (SELECT x FROM u)
+SELECT id FROM t WHERE s LIKE '%o%' OR v ~ '^x' ORDER BY id
+SELECT length(s), s || v FROM t ORDER BY id
+SELECT id FROM t WHERE length(s) > '3'
+SELECT exp(1::float8), ln(2.718281828459045::float8), log(100::float8), pi()
+SELECT t.id FROM t JOIN u ON t.id = u.t_id AND u.x > 5 ORDER BY 1
+SELECT id FROM t WHERE (a, b) = (10, 10000000000)
+SELECT distinct on (t_id) t_id, id FROM u ORDER BY t_id, id DESC
+SELECT count(*) FROM (SELECT DISTINCT t_id, x FROM u) q
+SELECT stddev(x), variance(x) FROM u
+SELECT t_id, array_agg(id ORDER BY id) FROM u GROUP BY t_id ORDER BY t_id
+SELECT generate_series(1, 3)
+SELECT id, CASE WHEN a = 0 THEN 0 ELSE 100 / a END FROM t ORDER BY id
+SELECT 100 / a FROM t WHERE id = 4
+SELECT a * 1000000000 FROM t WHERE id = 1
+SELECT to_char(1234.5, '9999.9')
+SELECT 'a'::text < 'B'::text, 'a' < 'b', 'Z' < 'a'
+SELECT overlay('abcdef' placing 'X' from 2 for 3)
+SELECT num FROM (SELECT 1 AS num UNION ALL SELECT NULL) q ORDER BY 1
+SELECT NULL UNION ALL SELECT 1 ORDER BY 1
