@@ -8,17 +8,44 @@
 //! Fragment 1: Aggregate
 //! ```
 //!
+//! | name | operator |
+//! | --- | --- |
+//! | `Scan` | changes of a table or materialized view |
+//! | `Source` | rows of a source |
+//! | `Values` | constant rows |
+//! | `Map` | filter, then projection |
+//! | `Aggregate` | groups with aggregates |
+//! | `Distinct` | groups without |
+//! | `Join` | inner, left, full, semi or anti join |
+//! | `TopN` | first rows of each partition, or their numbers |
+//! | `Union` | bag union |
+//! | `Exchange` | redistribution between tasks: hash, single, broadcast or forward |
+//! | `Receive` | the other end of an exchange, in the list of fragments |
+//!
 //! Braces hold what was derived: operator id, append-only, unique keys by column index, row bound.
 
 use arrow::datatypes::Schema;
 use arrow::ipc::reader::StreamReader;
 
 use super::fragment::fragment;
-use crate::plan::{AggCall, AggFunc, ExchangeKind, JoinKind, SortKey, StreamNode, StreamOp, StreamPlan};
+use super::render;
+use crate::plan::{AggCall, ExchangeKind, JoinKind, SortKey, StreamNode, StreamOp, StreamPlan};
 
-/// The names that stand for operators in EXPLAIN.
-pub const NODE_NAMES: [&str; 10] =
-    ["Scan", "Source", "Values", "Map", "Aggregate", "Distinct", "Join", "TopN", "Union", "Exchange"];
+/// The names that stand for operators in EXPLAIN; they stay, because people and scripts read them.
+#[cfg(test)]
+pub(super) const NODE_NAMES: [&str; 11] = [
+    "Scan",
+    "Source",
+    "Values",
+    "Map",
+    "Aggregate",
+    "Distinct",
+    "Join",
+    "TopN",
+    "Union",
+    "Exchange",
+    "Receive",
+];
 
 /// Lines of text.
 pub fn explain(plan: &StreamPlan) -> Vec<String> {
@@ -29,7 +56,9 @@ pub fn explain(plan: &StreamPlan) -> Vec<String> {
         let mut names = Vec::new();
         f.root.visit(&mut |node| match &node.op {
             StreamOp::Receive { edge } => names.push(format!("Receive {edge}")),
-            StreamOp::Scan { name, .. } | StreamOp::Source { name, .. } => names.push(format!("{} {name}", node_name(node))),
+            StreamOp::Scan { name, .. } | StreamOp::Source { name, .. } => {
+                names.push(format!("{} {name}", node_name(node)))
+            }
             _ => names.push(node_name(node).to_string()),
         });
         let tasks = if f.single { "one task" } else { "tasks" };
@@ -47,14 +76,19 @@ pub fn explain(plan: &StreamPlan) -> Vec<String> {
 fn tree(node: &StreamNode, depth: usize, lines: &mut Vec<String>) {
     let details = describe(node);
     let space = if details.is_empty() { "" } else { " " };
-    lines.push(format!("{}{}{space}{details} {{{}}}", "  ".repeat(depth), node_name(node), facts(node)));
+    lines.push(format!(
+        "{}{}{space}{details} {{{}}}",
+        "  ".repeat(depth),
+        node_name(node),
+        facts(node)
+    ));
     for input in &node.inputs {
         tree(input, depth + 1, lines);
     }
 }
 
 /// The operator's name in EXPLAIN.
-pub fn node_name(node: &StreamNode) -> &'static str {
+fn node_name(node: &StreamNode) -> &'static str {
     match &node.op {
         StreamOp::Scan { .. } => "Scan",
         StreamOp::Source { .. } => "Source",
@@ -78,17 +112,27 @@ fn facts(node: &StreamNode) -> String {
     match node.props.row_bound {
         Some(bound) => parts.push(format!("rows ≤ {bound}")),
         None if node.props.keys.is_empty() => {}
-        None => parts.push(format!("keys {}", node.props.keys.iter().map(|k| numbers(k)).collect::<Vec<_>>().join(" "))),
+        None => parts.push(format!(
+            "keys {}",
+            node.props.keys.iter().map(|k| numbers(k)).collect::<Vec<_>>().join(" ")
+        )),
     }
     parts.join(", ")
 }
 
 fn numbers(columns: &[usize]) -> String {
-    format!("({})", columns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    format!(
+        "({})",
+        columns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn names(columns: &[usize], schema: &Schema) -> String {
-    columns.iter().map(|&c| schema.fields().get(c).map_or("?", |f| f.name().as_str())).collect::<Vec<_>>().join(", ")
+    columns
+        .iter()
+        .map(|&c| schema.fields().get(c).map_or("?", |f| f.name().as_str()))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn describe(node: &StreamNode) -> String {
@@ -96,14 +140,21 @@ fn describe(node: &StreamNode) -> String {
     let input = node.inputs.first().map_or(&empty, |i| i.schema.as_ref());
     match &node.op {
         StreamOp::Scan { name, .. } | StreamOp::Source { name, .. } => {
-            format!("{name} [{}]", names(&(0..node.schema.fields().len()).collect::<Vec<_>>(), &node.schema))
+            format!(
+                "{name} [{}]",
+                names(&(0..node.schema.fields().len()).collect::<Vec<_>>(), &node.schema)
+            )
         }
         StreamOp::Values { ipc } => format!("{} rows", rows_in(ipc)),
         StreamOp::Map { predicate, exprs } => {
             let mut parts = Vec::new();
             if let Some(exprs) = exprs {
                 let list = exprs.iter().zip(node.schema.fields()).map(|(e, f)| {
-                    if &e.display == f.name() { e.display.clone() } else { format!("{} AS {}", e.display, f.name()) }
+                    if &e.display == f.name() {
+                        e.display.clone()
+                    } else {
+                        format!("{} AS {}", e.display, f.name())
+                    }
                 });
                 parts.push(format!("[{}]", list.collect::<Vec<_>>().join(", ")));
             }
@@ -113,25 +164,49 @@ fn describe(node: &StreamNode) -> String {
             parts.join(" ")
         }
         StreamOp::Aggregate { group_by, aggs } => aggregate(group_by, aggs, input),
-        StreamOp::Join { kind, left_keys, right_keys, null_equals_null, filter } => {
+        StreamOp::Join {
+            kind,
+            left_keys,
+            right_keys,
+            null_equals_null,
+            filter,
+        } => {
             let right = node.inputs.get(1).map_or(&empty, |i| i.schema.as_ref());
             let equal = if *null_equals_null { "IS NOT DISTINCT FROM" } else { "=" };
-            let column = |schema: &Schema, c: usize| schema.fields().get(c).map_or("?".to_string(), |f| f.name().clone());
+            let column =
+                |schema: &Schema, c: usize| schema.fields().get(c).map_or("?".to_string(), |f| f.name().clone());
             let mut on: Vec<String> = left_keys
                 .iter()
                 .zip(right_keys)
                 .map(|(&l, &r)| format!("{} {equal} {}", column(input, l), column(right, r)))
                 .collect();
             on.extend(filter.iter().map(|f| f.display.clone()));
-            let on = if on.is_empty() { "every pair".to_string() } else { format!("on {}", on.join(" AND ")) };
+            let on = if on.is_empty() {
+                "every pair".to_string()
+            } else {
+                format!("on {}", on.join(" AND "))
+            };
             format!("{} {on}", join_name(*kind))
         }
-        StreamOp::TopN { partition_by, order_by, limit, offset, row_number } => {
+        StreamOp::TopN {
+            partition_by,
+            order_by,
+            limit,
+            offset,
+            row_number,
+        } => {
             let mut parts = Vec::new();
             if !partition_by.is_empty() {
                 parts.push(format!("partition=[{}]", names(partition_by, input)));
             }
-            parts.push(format!("order=[{}]", order_by.iter().map(|k| sort_key(k, input)).collect::<Vec<_>>().join(", ")));
+            parts.push(format!(
+                "order=[{}]",
+                order_by
+                    .iter()
+                    .map(|k| sort_key(k, input))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ));
             if let Some(limit) = limit {
                 parts.push(format!("limit={limit}"));
             }
@@ -154,19 +229,7 @@ fn aggregate(group_by: &[usize], aggs: &[AggCall], input: &Schema) -> String {
     if aggs.is_empty() {
         return group;
     }
-    let calls = aggs.iter().map(|a| {
-        let func = match a.func {
-            AggFunc::Count => "count",
-            AggFunc::Sum => "sum",
-            AggFunc::Avg => "avg",
-            AggFunc::Min => "min",
-            AggFunc::Max => "max",
-        };
-        let arg = a.arg.map_or("*".to_string(), |c| names(&[c], input));
-        let distinct = if a.distinct { "distinct " } else { "" };
-        let filter = a.filter.map_or(String::new(), |c| format!(" filter {}", names(&[c], input)));
-        format!("{func}({distinct}{arg}){filter}")
-    });
+    let calls = aggs.iter().map(|a| render::aggregate(a, |c| names(&[c], input)));
     format!("{group} aggs=[{}]", calls.collect::<Vec<_>>().join(", "))
 }
 

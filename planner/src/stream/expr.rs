@@ -83,7 +83,8 @@ pub fn compile(expr: &Expr, input: &DFSchema) -> Result<Arc<dyn PhysicalExpr>> {
     let mut props = ExecutionProps::new();
     props.config_options = Some(Arc::clone(REGISTRY.session_config().options()));
     let compiled = create_physical_expr(expr, input, &props, &PhysicalPlanningContext::default()).map_err(|e| {
-        PlanError::unsupported(format!("expression {expr} is not supported in a materialized view")).detail(e.to_string())
+        PlanError::unsupported(format!("expression {expr} is not supported in a materialized view"))
+            .detail(e.to_string())
     })?;
     checked(compiled)
 }
@@ -111,7 +112,8 @@ fn checked(expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
 pub fn encode(expr: &Arc<dyn PhysicalExpr>) -> Result<PlanExpr> {
     let display = super::render::sql(expr);
     let unsupported = |e: datafusion::error::DataFusionError| {
-        PlanError::unsupported(format!("expression {display} cannot be stored in a materialized view")).detail(e.to_string())
+        PlanError::unsupported(format!("expression {display} cannot be stored in a materialized view"))
+            .detail(e.to_string())
     };
     let node = serialize_physical_expr(expr, &DefaultPhysicalExtensionCodec {}).map_err(unsupported)?;
     // A plan node is the smallest message for which the crate exposes bytes.
@@ -132,9 +134,8 @@ pub fn encode(expr: &Arc<dyn PhysicalExpr>) -> Result<PlanExpr> {
 /// # Errors
 /// Damaged bytes, or a function that this build does not have.
 pub fn decode(expr: &PlanExpr, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
-    let damaged = |reason: String| {
-        PlanError::internal(format!("stored expression {} cannot be read: {reason}", expr.display))
-    };
+    let damaged =
+        |reason: String| PlanError::internal(format!("stored expression {} cannot be read: {reason}", expr.display));
     let wrapper = PhysicalPlanNode::try_decode(&expr.proto).map_err(|e| damaged(e.to_string()))?;
     let Some(PhysicalPlanType::Projection(projection)) = wrapper.physical_plan_type else {
         return Err(damaged("unknown kind of message".to_string()));

@@ -4,7 +4,10 @@ use crate::plan::{Edge, EdgeId, ExchangeKind, Fragment, FragmentGraph, FragmentI
 
 /// Cuts the plan. Fragments come out inputs first, the root last; the leaf that receives an edge keeps the exchange's operator id.
 pub fn fragment(plan: &StreamPlan) -> FragmentGraph {
-    let mut graph = FragmentGraph { fragments: Vec::new(), edges: Vec::new() };
+    let mut graph = FragmentGraph {
+        fragments: Vec::new(),
+        edges: Vec::new(),
+    };
     cut(&plan.root, &mut graph);
     graph
 }
@@ -28,11 +31,27 @@ fn copy(node: &StreamNode, graph: &mut FragmentGraph, edges: &mut Vec<usize>) ->
         let id = EdgeId(graph.edges.len() as u32);
         edges.push(graph.edges.len());
         // The receiver has no id yet; `cut` fills it in.
-        graph.edges.push(Edge { id, from, to: from, kind: kind.clone(), schema: node.schema.clone() });
-        return StreamNode { op: StreamOp::Receive { edge: id }, inputs: Vec::new(), ..node.clone() };
+        graph.edges.push(Edge {
+            id,
+            from,
+            to: from,
+            kind: kind.clone(),
+            schema: node.schema.clone(),
+        });
+        return StreamNode {
+            op: StreamOp::Receive { edge: id },
+            inputs: Vec::new(),
+            ..node.clone()
+        };
     }
     let inputs = node.inputs.iter().map(|i| copy(i, graph, edges)).collect();
-    StreamNode { id: node.id, op: node.op.clone(), inputs, schema: node.schema.clone(), props: node.props.clone() }
+    StreamNode {
+        id: node.id,
+        op: node.op.clone(),
+        inputs,
+        schema: node.schema.clone(),
+        props: node.props.clone(),
+    }
 }
 
 /// Constant rows and edges of kind single are at one task, and whatever is fused with them.
@@ -41,7 +60,10 @@ fn is_single(root: &StreamNode, graph: &FragmentGraph) -> bool {
     root.visit(&mut |node| match &node.op {
         StreamOp::Values { .. } => single = true,
         StreamOp::Receive { edge } => {
-            single |= graph.edges.get(edge.0 as usize).is_some_and(|e| e.kind == ExchangeKind::Single);
+            single |= graph
+                .edges
+                .get(edge.0 as usize)
+                .is_some_and(|e| e.kind == ExchangeKind::Single);
         }
         _ => {}
     });

@@ -27,7 +27,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
@@ -39,7 +39,8 @@ use crate::plan::{PLAN_VERSION, StreamPlan};
 use crate::{PlanError, Result};
 
 /// Plans a materialized view. `plan` is bound and unoptimised, with plain views expanded and [`crate::sql::CatalogTable`] sources; `schema`
-/// names the view's columns. The root's schema is `schema` with the nullability that the plan can promise.
+/// names the view's columns. The root's schema has those names, the types of the analyzed plan (UNION may widen what binding saw), and the
+/// nullability that the plan can promise.
 ///
 /// # Errors
 /// 0A000 with a hint for what cannot be kept incrementally.
@@ -49,20 +50,18 @@ pub fn plan_view(plan: LogicalPlan, schema: &SchemaRef, catalog: &Catalog) -> Re
     if rel.width() != schema.fields().len() {
         return Err(PlanError::internal("the view's columns do not match its query"));
     }
-    let mut fields = Vec::with_capacity(rel.width());
-    for (named, planned) in schema.fields().iter().zip(rel.schema.fields()) {
-        if named.data_type() != planned.data_type() {
-            return Err(PlanError::internal(format!(
-                "column \"{}\" is planned as {}, not {}",
-                named.name(),
-                planned.data_type(),
-                named.data_type()
-            )));
+    let fields = schema.fields().iter().zip(rel.schema.fields()).map(|(named, planned)| {
+        if named.data_type() == planned.data_type() {
+            return named.as_ref().clone().with_nullable(planned.is_nullable());
         }
-        fields.push(named.as_ref().clone().with_nullable(planned.is_nullable()));
-    }
+        planned.as_ref().clone().with_name(named.name())
+    });
+    let fields: Vec<Field> = fields.collect();
     let rel = rel.rename(Arc::new(Schema::new(fields)));
-    Ok(StreamPlan { version: PLAN_VERSION, root: place::place(rel)? })
+    Ok(StreamPlan {
+        version: PLAN_VERSION,
+        root: place::place(rel)?,
+    })
 }
 
 fn lowered(plan: LogicalPlan, catalog: &Catalog) -> Result<rel::Rel> {
@@ -91,8 +90,10 @@ fn check_scalar_subqueries(plan: &LogicalPlan, catalog: &Catalog) -> Result<()> 
                     Ok(rel) if props::at_most_one(&rel.props) => Ok(TreeNodeRecursion::Continue),
                     Ok(_) => {
                         let text = refuse::sql_text(expr);
-                        refused = Err(PlanError::unsupported(format!("scalar subquery that may return more than one row: {text}"))
-                            .hint("Use an aggregate, LIMIT 1, or an equality with a primary key."));
+                        refused = Err(PlanError::unsupported(format!(
+                            "scalar subquery that may return more than one row: {text}"
+                        ))
+                        .hint("Use an aggregate, LIMIT 1, or an equality with a primary key."));
                         Ok(TreeNodeRecursion::Stop)
                     }
                     Err(e) => {

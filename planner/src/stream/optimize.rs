@@ -18,11 +18,13 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, NullEquality, Result as DfResult};
 use datafusion::functions_aggregate::count::{count_all, count_udaf};
+use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::logical_plan::{Join, JoinType};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::{BinaryExpr, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Operator, lit};
+use datafusion::logical_expr::{
+    BinaryExpr, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Operator, lit,
+};
 use datafusion::optimizer::analyzer::Analyzer;
 use datafusion::optimizer::analyzer::resolve_grouping_function::ResolveGroupingFunction;
 use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
@@ -52,7 +54,10 @@ use crate::{PlanError, Result};
 
 /// Rules that give the bound plan its types.
 fn analyzer() -> Analyzer {
-    Analyzer::with_rules(vec![Arc::new(ResolveGroupingFunction::new()), Arc::new(TypeCoercion::new())])
+    Analyzer::with_rules(vec![
+        Arc::new(ResolveGroupingFunction::new()),
+        Arc::new(TypeCoercion::new()),
+    ])
 }
 
 /// Rules in order; the list is run until nothing changes, at most three times.
@@ -83,7 +88,8 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
 pub(super) fn analyze(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = plan
         .transform_up_with_subqueries(|node| {
-            node.map_expressions(|e| e.transform_up(set_comparison_to_in))?.transform_data(distinct_on_to_row_number)
+            node.map_expressions(|e| e.transform_up(set_comparison_to_in))?
+                .transform_data(distinct_on_to_row_number)
         })
         .map_err(|e| PlanError::internal(e.to_string()))?
         .data;
@@ -96,7 +102,8 @@ pub(super) fn analyze(plan: LogicalPlan) -> Result<LogicalPlan> {
 /// Runs the rules on an analyzed plan.
 pub(super) fn optimize(plan: LogicalPlan) -> Result<LogicalPlan> {
     let config = session_config();
-    let context = OptimizerContext::new_with_config_options(Arc::clone(config.options())).without_query_execution_start_time();
+    let context =
+        OptimizerContext::new_with_config_options(Arc::clone(config.options())).without_query_execution_start_time();
     Optimizer::with_rules(rules())
         .optimize(plan, &context, |_, _| {})
         .map_err(|e| refuse::from_datafusion("this query", &e))
@@ -112,7 +119,11 @@ fn set_comparison_to_in(expr: Expr) -> DfResult<Transformed<Expr>> {
         (Operator::NotEq, SetQuantifier::All) => true,
         _ => return Ok(Transformed::no(expr)),
     };
-    Ok(Transformed::yes(Expr::InSubquery(InSubquery { expr: set.expr.clone(), subquery: set.subquery.clone(), negated })))
+    Ok(Transformed::yes(Expr::InSubquery(InSubquery {
+        expr: set.expr.clone(),
+        subquery: set.subquery.clone(),
+        negated,
+    })))
 }
 
 /// `DISTINCT ON (k) …  ORDER BY k, o` keeps the first row of each `k`: those that `row_number() OVER (PARTITION BY k ORDER BY k, o)`
@@ -128,7 +139,11 @@ fn distinct_on_to_row_number(plan: LogicalPlan) -> DfResult<Transformed<LogicalP
         .alias("__distinct_on");
     let numbered = LogicalPlanBuilder::from(on.input).window(vec![number])?;
     let first = Expr::Column(Column::new_unqualified("__distinct_on")).eq(lit(1u64));
-    numbered.filter(first)?.project(on.select_expr)?.build().map(Transformed::yes)
+    numbered
+        .filter(first)?
+        .project(on.select_expr)?
+        .build()
+        .map(Transformed::yes)
 }
 
 /// `x NOT IN (SELECT y …)` where NULLs may be compared: a row stays if no `y` equals `x`, and, unless the subquery has no row for it,
@@ -174,12 +189,22 @@ fn split_null_aware(join: &Join) -> Option<(Expr, Expr, Vec<Expr>)> {
     }
     let rest = parts.split_off(1);
     match parts.pop()? {
-        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) => Some((*left, *right, rest)),
+        Expr::BinaryExpr(BinaryExpr {
+            left,
+            op: Operator::Eq,
+            right,
+        }) => Some((*left, *right, rest)),
         _ => None,
     }
 }
 
-fn plain_anti_joins(join: &Join, x: Expr, y: Expr, rest: Vec<Expr>, config: &dyn OptimizerConfig) -> DfResult<LogicalPlan> {
+fn plain_anti_joins(
+    join: &Join,
+    x: Expr,
+    y: Expr,
+    rest: Vec<Expr>,
+    config: &dyn OptimizerConfig,
+) -> DfResult<LogicalPlan> {
     let anti = |left: LogicalPlan, on: Option<Expr>| {
         LogicalPlanBuilder::from(left)
             .join_detailed(
@@ -198,11 +223,20 @@ fn plain_anti_joins(join: &Join, x: Expr, y: Expr, rest: Vec<Expr>, config: &dyn
     }
     let alias = config.alias_generator().next("__not_in");
     let counts = LogicalPlanBuilder::from(join.right.as_ref().clone())
-        .aggregate(Vec::<Expr>::new(), vec![count_all().alias("rows"), count_udaf().call(vec![y]).alias("values")])?
+        .aggregate(
+            Vec::<Expr>::new(),
+            vec![count_all().alias("rows"), count_udaf().call(vec![y]).alias("values")],
+        )?
         .alias(alias.as_str())?
         .build()?;
     let column = |name: &str| Expr::Column(Column::new(Some(alias.clone()), name));
-    let keep = column("rows").eq(lit(0i64)).or(x.is_not_null().and(column("rows").eq(column("values"))));
+    let keep = column("rows")
+        .eq(lit(0i64))
+        .or(x.is_not_null().and(column("rows").eq(column("values"))));
     let columns: Vec<Expr> = join.left.schema().columns().into_iter().map(Expr::Column).collect();
-    LogicalPlanBuilder::from(unmatched).cross_join(counts)?.filter(keep)?.project(columns)?.build()
+    LogicalPlanBuilder::from(unmatched)
+        .cross_join(counts)?
+        .filter(keep)?
+        .project(columns)?
+        .build()
 }

@@ -15,10 +15,14 @@
 //! Hash columns are the operator's own, in its own order: the vnode of a state key is then the vnode that routed it. A few
 //! rows that are at one task already stay there; many are spread again.
 
+use std::sync::Arc;
+
+use datafusion::physical_expr::expressions::Column;
+
 use crate::plan::{ExchangeKind, JoinKind, OperatorId, StreamNode, StreamOp};
 use crate::{Result, stream::expr};
 
-use super::rel::{JoinOp, Phys, Rel, RelOp, as_column};
+use super::rel::{JoinOp, Phys, Rel, RelOp, as_column, column, rewrite_columns};
 
 /// Where the rows of a relation are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,38 +52,95 @@ impl Placing {
     }
 
     fn node(&mut self, op: StreamOp, inputs: Vec<StreamNode>, rel: &RelFacts) -> StreamNode {
-        StreamNode { id: self.id(), op, inputs, schema: rel.schema.clone(), props: rel.props.clone() }
+        StreamNode {
+            id: self.id(),
+            op,
+            inputs,
+            schema: rel.schema.clone(),
+            props: rel.props.clone(),
+        }
     }
 
     fn exchange(&mut self, input: StreamNode, kind: ExchangeKind) -> StreamNode {
-        let facts = RelFacts { schema: input.schema.clone(), props: input.props.clone() };
+        let facts = RelFacts {
+            schema: input.schema.clone(),
+            props: input.props.clone(),
+        };
         self.node(StreamOp::Exchange { kind }, vec![input], &facts)
     }
 
     fn place(&mut self, rel: Rel) -> Result<(StreamNode, Place)> {
-        let facts = RelFacts { schema: rel.schema.clone(), props: rel.props.clone() };
+        let facts = RelFacts {
+            schema: rel.schema.clone(),
+            props: rel.props.clone(),
+        };
         let mut inputs = Vec::with_capacity(rel.inputs.len());
         for input in rel.inputs {
             inputs.push(self.place(input)?);
         }
         match rel.op {
-            RelOp::Scan { relation, name, projection } => {
-                Ok((self.node(StreamOp::Scan { relation, name, projection }, Vec::new(), &facts), Place::Spread))
-            }
-            RelOp::Source { source, name, projection } => {
-                Ok((self.node(StreamOp::Source { source, name, projection }, Vec::new(), &facts), Place::Spread))
-            }
+            RelOp::Scan {
+                relation,
+                name,
+                projection,
+            } => Ok((
+                self.node(
+                    StreamOp::Scan {
+                        relation,
+                        name,
+                        projection,
+                    },
+                    Vec::new(),
+                    &facts,
+                ),
+                Place::Spread,
+            )),
+            RelOp::Source {
+                source,
+                name,
+                projection,
+            } => Ok((
+                self.node(
+                    StreamOp::Source {
+                        source,
+                        name,
+                        projection,
+                    },
+                    Vec::new(),
+                    &facts,
+                ),
+                Place::Spread,
+            )),
             RelOp::Values { ipc } => Ok((self.node(StreamOp::Values { ipc }, Vec::new(), &facts), Place::Single)),
             RelOp::Map { predicate, exprs } => self.map(inputs, predicate, exprs, &facts),
             RelOp::Aggregate { group_by, aggs } => {
                 let outputs: Vec<usize> = (0..group_by.len()).collect();
                 let (input, place) = self.gathered(inputs, &group_by);
-                let place = if place == Place::Single { place } else { Place::Hash(vec![outputs]) };
-                Ok((self.node(StreamOp::Aggregate { group_by, aggs }, vec![input], &facts), place))
+                let place = if place == Place::Single {
+                    place
+                } else {
+                    Place::Hash(vec![outputs])
+                };
+                Ok((
+                    self.node(StreamOp::Aggregate { group_by, aggs }, vec![input], &facts),
+                    place,
+                ))
             }
-            RelOp::TopN { partition_by, order_by, limit, offset, row_number } => {
+            RelOp::TopN {
+                partition_by,
+                order_by,
+                limit,
+                offset,
+                row_number,
+            } => {
                 let (input, place) = self.gathered(inputs, &partition_by);
-                let op = StreamOp::TopN { partition_by, order_by, limit, offset, row_number };
+                let op = StreamOp::TopN {
+                    partition_by,
+                    order_by,
+                    limit,
+                    offset,
+                    row_number,
+                };
                 Ok((self.node(op, vec![input], &facts), place))
             }
             RelOp::Join(join) => self.join(inputs, join, &facts),
@@ -97,10 +158,17 @@ impl Placing {
         let (input, mut place) = one(inputs);
         if let (Place::Hash(lists), Some(exprs)) = (&place, &exprs) {
             let moved: Vec<Vec<usize>> = lists.iter().filter_map(|list| renumbered(list, exprs)).collect();
-            place = if moved.is_empty() { Place::Spread } else { Place::Hash(moved) };
+            place = if moved.is_empty() {
+                Place::Spread
+            } else {
+                Place::Hash(moved)
+            };
         }
-        let predicate = predicate.as_ref().map(expr::encode).transpose()?;
-        let exprs = exprs.map(|e| e.iter().map(expr::encode).collect::<Result<Vec<_>>>()).transpose()?;
+        let encoded = |e: &Phys| expr::encode(&rewrite_columns(e, |c| column(&input.schema, c))?);
+        let predicate = predicate.as_ref().map(encoded).transpose()?;
+        let exprs = exprs
+            .map(|e| e.iter().map(encoded).collect::<Result<Vec<_>>>())
+            .transpose()?;
         Ok((self.node(StreamOp::Map { predicate, exprs }, vec![input], facts), place))
     }
 
@@ -130,21 +198,45 @@ impl Placing {
         }
     }
 
-    fn join(&mut self, inputs: Vec<(StreamNode, Place)>, join: JoinOp, facts: &RelFacts) -> Result<(StreamNode, Place)> {
+    fn join(
+        &mut self,
+        inputs: Vec<(StreamNode, Place)>,
+        join: JoinOp,
+        facts: &RelFacts,
+    ) -> Result<(StreamNode, Place)> {
         let (left, right) = two(inputs);
         let width = left.0.schema.fields().len();
-        let JoinOp { kind, mut left_keys, mut right_keys, null_equals_null, filter } = join;
-        let filter = filter.as_ref().map(expr::encode).transpose()?;
+        let JoinOp {
+            kind,
+            mut left_keys,
+            mut right_keys,
+            null_equals_null,
+            filter,
+        } = join;
+        let filter = filter
+            .as_ref()
+            .map(|f| expr::encode(&rewrite_columns(f, both_sides(&left.0, &right.0))?))
+            .transpose()?;
         let both_few = [&left, &right].iter().all(|(n, p)| *p == Place::Single && few(n));
         let (left, right, place) = if both_few || left_keys.is_empty() {
-            (self.single(left.0, &left.1), self.single(right.0, &right.1), Place::Single)
+            (
+                self.single(left.0, &left.1),
+                self.single(right.0, &right.1),
+                Place::Single,
+            )
         } else {
             order_keys(&mut left_keys, &mut right_keys, &left.1, &right.1);
             let l = self.hashed(left.0, &left.1, &left_keys);
             let r = self.hashed(right.0, &right.1, &right_keys);
             (l, r, join_place(kind, &left_keys, &right_keys, width))
         };
-        let op = StreamOp::Join { kind, left_keys, right_keys, null_equals_null, filter };
+        let op = StreamOp::Join {
+            kind,
+            left_keys,
+            right_keys,
+            null_equals_null,
+            filter,
+        };
         Ok((self.node(op, vec![left, right], facts), place))
     }
 
@@ -158,7 +250,10 @@ impl Placing {
         let mut nodes = Vec::with_capacity(inputs.len());
         for (node, place) in inputs {
             let (node, lists) = match place {
-                Place::Single => (self.exchange(node, ExchangeKind::Hash(whole_row.clone())), vec![whole_row.clone()]),
+                Place::Single => (
+                    self.exchange(node, ExchangeKind::Hash(whole_row.clone())),
+                    vec![whole_row.clone()],
+                ),
                 Place::Hash(lists) => (node, lists),
                 Place::Spread => (node, Vec::new()),
             };
@@ -188,8 +283,27 @@ fn few(node: &StreamNode) -> bool {
     node.props.row_bound.is_some_and(|b| b <= FEW_ROWS)
 }
 
+/// Names columns of a join's condition, by their side where both have one of that name.
+fn both_sides<'a>(left: &'a StreamNode, right: &'a StreamNode) -> impl Fn(usize) -> Phys + 'a {
+    let width = left.schema.fields().len();
+    move |c| {
+        let (side, own, other, at) = if c < width {
+            ("left", left, right, c)
+        } else {
+            ("right", right, left, c - width)
+        };
+        let name = own.schema.field(at).name();
+        let shared = other.schema.fields().iter().any(|f| f.name() == name);
+        let name = if shared { format!("{side}.{name}") } else { name.clone() };
+        Arc::new(Column::new(&name, c))
+    }
+}
+
 fn one(inputs: Vec<(StreamNode, Place)>) -> (StreamNode, Place) {
-    inputs.into_iter().next().unwrap_or_else(|| unreachable!("the operator has one input"))
+    inputs
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| unreachable!("the operator has one input"))
 }
 
 fn two(inputs: Vec<(StreamNode, Place)>) -> ((StreamNode, Place), (StreamNode, Place)) {
@@ -202,7 +316,9 @@ fn two(inputs: Vec<(StreamNode, Place)>) -> ((StreamNode, Place), (StreamNode, P
 
 /// Where the columns of `list` are after a projection.
 fn renumbered(list: &[usize], exprs: &[Phys]) -> Option<Vec<usize>> {
-    list.iter().map(|c| exprs.iter().position(|e| as_column(e) == Some(*c))).collect()
+    list.iter()
+        .map(|c| exprs.iter().position(|e| as_column(e) == Some(*c)))
+        .collect()
 }
 
 /// Brings the key pairs into the order by which one side is hashed already.
@@ -210,7 +326,10 @@ fn order_keys(left_keys: &mut Vec<usize>, right_keys: &mut Vec<usize>, left: &Pl
     let by = |place: &Place, keys: &[usize]| -> Option<Vec<usize>> {
         let Place::Hash(lists) = place else { return None };
         lists.iter().find_map(|list| {
-            let order: Vec<usize> = list.iter().map(|c| keys.iter().position(|k| k == c)).collect::<Option<_>>()?;
+            let order: Vec<usize> = list
+                .iter()
+                .map(|c| keys.iter().position(|k| k == c))
+                .collect::<Option<_>>()?;
             (order.len() == keys.len()).then_some(order)
         })
     };

@@ -37,7 +37,11 @@ fn settled(append_only: bool, keys: Vec<Vec<usize>>, row_bound: Option<u64>) -> 
     if row_bound.is_some_and(|b| b <= 1) {
         keys = vec![Vec::new()];
     }
-    StreamProps { append_only, keys, row_bound }
+    StreamProps {
+        append_only,
+        keys,
+        row_bound,
+    }
 }
 
 /// Some key lies within `columns`, so rows that agree on them are one row.
@@ -61,14 +65,25 @@ pub(super) fn project_columns(props: &StreamProps, columns: &[usize]) -> StreamP
     for (out, &c) in columns.iter().enumerate() {
         place.entry(c).or_insert(out);
     }
-    let keys = props.keys.iter().filter_map(|k| k.iter().map(|c| place.get(c).copied()).collect()).collect();
+    let keys = props
+        .keys
+        .iter()
+        .filter_map(|k| k.iter().map(|c| place.get(c).copied()).collect())
+        .collect();
     settled(props.append_only, keys, props.row_bound)
 }
 
 /// Facts of a filter and projection. A column that the filter sets equal to a constant needs no place in a key.
 pub(super) fn map(input: &Rel, predicate: Option<&Phys>, exprs: Option<&[Phys]>) -> StreamProps {
-    let fixed: Vec<usize> = predicate.map(|p| conjuncts(p).iter().filter_map(fixed_column).collect()).unwrap_or_default();
-    let keys = input.props.keys.iter().map(|k| k.iter().copied().filter(|c| !fixed.contains(c)).collect()).collect();
+    let fixed: Vec<usize> = predicate
+        .map(|p| conjuncts(p).iter().filter_map(fixed_column).collect())
+        .unwrap_or_default();
+    let keys = input
+        .props
+        .keys
+        .iter()
+        .map(|k| k.iter().copied().filter(|c| !fixed.contains(c)).collect())
+        .collect();
     let filtered = settled(input.props.append_only, keys, input.props.row_bound);
     match exprs {
         None => filtered,
@@ -93,27 +108,50 @@ fn fixed_column(conjunct: &Phys) -> Option<usize> {
 
 /// Facts of a grouping.
 pub(super) fn aggregate(input: &Rel, group_by: &[usize], aggs: &[AggCall]) -> StreamProps {
-    let row_bound = if group_by.is_empty() { Some(1) } else { input.props.row_bound };
+    let row_bound = if group_by.is_empty() {
+        Some(1)
+    } else {
+        input.props.row_bound
+    };
     let mut keys = vec![(0..group_by.len()).collect()];
     for key in &input.props.keys {
-        if let Some(key) = key.iter().map(|c| group_by.iter().position(|g| g == c)).collect::<Option<Vec<_>>>() {
+        if let Some(key) = key
+            .iter()
+            .map(|c| group_by.iter().position(|g| g == c))
+            .collect::<Option<Vec<_>>>()
+        {
             // Groups are rows then; with no group columns the key is empty already.
             keys.push(key);
         }
     }
-    settled(input.props.append_only && aggs.is_empty() && !group_by.is_empty(), keys, row_bound)
+    settled(
+        input.props.append_only && aggs.is_empty() && !group_by.is_empty(),
+        keys,
+        row_bound,
+    )
 }
 
 /// Facts of a join.
 pub(super) fn join(left: &Rel, right: &Rel, join: &JoinOp) -> StreamProps {
     let append = left.props.append_only && right.props.append_only;
-    let product = left.props.row_bound.zip(right.props.row_bound).and_then(|(l, r)| l.checked_mul(r.max(1)));
+    let product = left
+        .props
+        .row_bound
+        .zip(right.props.row_bound)
+        .and_then(|(l, r)| l.checked_mul(r.max(1)));
     let shift = |keys: &[Vec<usize>]| -> Vec<Vec<usize>> {
-        keys.iter().map(|k| k.iter().map(|c| c + left.width()).collect()).collect()
+        keys.iter()
+            .map(|k| k.iter().map(|c| c + left.width()).collect())
+            .collect()
     };
     let pairs = || {
         let right_keys = shift(&right.props.keys);
-        let combine = |l: &Vec<usize>| right_keys.iter().map(move |r| l.iter().chain(r).copied().collect()).collect::<Vec<_>>();
+        let combine = |l: &Vec<usize>| {
+            right_keys
+                .iter()
+                .map(move |r| l.iter().chain(r).copied().collect())
+                .collect::<Vec<_>>()
+        };
         left.props.keys.iter().flat_map(combine).collect::<Vec<_>>()
     };
     let right_unique = unique_on(&right.props, &join.right_keys);
@@ -141,7 +179,11 @@ pub(super) fn join(left: &Rel, right: &Rel, join: &JoinOp) -> StreamProps {
         // An unmatched row's NULLs may meet a real key of NULLs, so no key holds over both halves.
         JoinKind::Full => {
             let bound = left.props.row_bound.zip(right.props.row_bound);
-            settled(false, Vec::new(), bound.and_then(|(l, r)| l.max(1).checked_mul(r.max(1))?.checked_add(l)?.checked_add(r)))
+            settled(
+                false,
+                Vec::new(),
+                bound.and_then(|(l, r)| l.max(1).checked_mul(r.max(1))?.checked_add(l)?.checked_add(r)),
+            )
         }
     }
 }
@@ -168,6 +210,9 @@ pub(super) fn union(inputs: &[Rel]) -> StreamProps {
         return only.props.clone();
     }
     let append = inputs.iter().all(|i| i.props.append_only);
-    let bound = inputs.iter().map(|i| i.props.row_bound).try_fold(0u64, |sum, b| sum.checked_add(b?));
+    let bound = inputs
+        .iter()
+        .map(|i| i.props.row_bound)
+        .try_fold(0u64, |sum, b| sum.checked_add(b?));
     settled(append, Vec::new(), bound)
 }

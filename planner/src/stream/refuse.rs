@@ -64,19 +64,27 @@ pub(super) fn check_deterministic(plan: &LogicalPlan) -> Result<()> {
                     .hint("A materialized view's query must not contain parameters."));
             }
             Expr::ScalarVariable(..) => {
-                return Err(PlanError::unsupported(format!("variable {expr} is not supported in a materialized view")));
+                return Err(PlanError::unsupported(format!(
+                    "variable {expr} is not supported in a materialized view"
+                )));
             }
             _ => Volatility::Immutable,
         };
         let text = || sql_text(expr);
         match volatility {
             Volatility::Immutable => Ok(()),
-            Volatility::Stable => Err(PlanError::unsupported(format!("{} is not supported in a materialized view", text()))
-                .detail("Its value changes with time, not with the data.")
-                .hint("Store the time in a column when a row is written, or compare with it when reading the view.")),
-            Volatility::Volatile => Err(PlanError::unsupported(format!("{} is not supported in a materialized view", text()))
-                .detail("Its value differs each time that it is computed, so a row could not be retracted.")
-                .hint("Store its value in a column when a row is written.")),
+            Volatility::Stable => Err(PlanError::unsupported(format!(
+                "{} is not supported in a materialized view",
+                text()
+            ))
+            .detail("Its value changes with time, not with the data.")
+            .hint("Store the time in a column when a row is written, or compare with it when reading the view.")),
+            Volatility::Volatile => Err(PlanError::unsupported(format!(
+                "{} is not supported in a materialized view",
+                text()
+            ))
+            .detail("Its value differs each time that it is computed, so a row could not be retracted.")
+            .hint("Store its value in a column when a row is written.")),
         }
     })
 }
@@ -112,19 +120,30 @@ fn check_conjunct(conjunct: &Expr, schema: &DFSchema) -> Result<()> {
 /// `null_is_false`: whether what stands above treats a NULL of this expression as false.
 fn check_embedded(expr: &Expr, schema: &DFSchema, null_is_false: bool) -> Result<()> {
     match expr {
-        Expr::BinaryExpr(BinaryExpr { left, op: Operator::And | Operator::Or, right }) => {
+        Expr::BinaryExpr(BinaryExpr {
+            left,
+            op: Operator::And | Operator::Or,
+            right,
+        }) => {
             check_embedded(left, schema, null_is_false)?;
             check_embedded(right, schema, null_is_false)
         }
-        Expr::InSubquery(InSubquery { expr: tested, subquery, negated }) => {
+        Expr::InSubquery(InSubquery {
+            expr: tested,
+            subquery,
+            negated,
+        }) => {
             let inner = subquery.subquery.schema();
             let nullable = tested.nullable(schema).unwrap_or(true) || inner.fields().iter().any(|f| f.is_nullable());
             if !nullable || (null_is_false && !negated) {
                 return Ok(());
             }
-            Err(PlanError::unsupported(format!("{} within a larger expression is not supported in a materialized view", sql_text(expr)))
-                .detail("It may be NULL, because a compared value may be NULL.")
-                .hint("Write [NOT] EXISTS (SELECT … WHERE …) instead, or put the IN condition under AND alone."))
+            Err(PlanError::unsupported(format!(
+                "{} within a larger expression is not supported in a materialized view",
+                sql_text(expr)
+            ))
+            .detail("It may be NULL, because a compared value may be NULL.")
+            .hint("Write [NOT] EXISTS (SELECT … WHERE …) instead, or put the IN condition under AND alone."))
         }
         other => {
             let mut found = Ok(());
@@ -171,6 +190,10 @@ pub(super) fn check_no_subqueries(plan: &LogicalPlan) -> Result<()> {
             ),
             _ => return Ok(()),
         };
-        Err(PlanError::unsupported(format!("{kind} is not supported in a materialized view: {}", sql_text(expr))).hint(hint))
+        Err(PlanError::unsupported(format!(
+            "{kind} is not supported in a materialized view: {}",
+            sql_text(expr)
+        ))
+        .hint(hint))
     })
 }

@@ -38,13 +38,35 @@ pub(super) struct Rel {
 /// What a [`Rel`] does; the fields mean what they mean in [`crate::plan::StreamOp`].
 #[derive(Debug, Clone)]
 pub(super) enum RelOp {
-    Scan { relation: ObjectId, name: String, projection: Vec<usize> },
-    Source { source: ObjectId, name: String, projection: Vec<usize> },
-    Values { ipc: Vec<u8> },
-    Map { predicate: Option<Phys>, exprs: Option<Vec<Phys>> },
-    Aggregate { group_by: Vec<usize>, aggs: Vec<AggCall> },
+    Scan {
+        relation: ObjectId,
+        name: String,
+        projection: Vec<usize>,
+    },
+    Source {
+        source: ObjectId,
+        name: String,
+        projection: Vec<usize>,
+    },
+    Values {
+        ipc: Vec<u8>,
+    },
+    Map {
+        predicate: Option<Phys>,
+        exprs: Option<Vec<Phys>>,
+    },
+    Aggregate {
+        group_by: Vec<usize>,
+        aggs: Vec<AggCall>,
+    },
     Join(JoinOp),
-    TopN { partition_by: Vec<usize>, order_by: Vec<SortKey>, limit: Option<u64>, offset: u64, row_number: bool },
+    TopN {
+        partition_by: Vec<usize>,
+        order_by: Vec<SortKey>,
+        limit: Option<u64>,
+        offset: u64,
+        row_number: bool,
+    },
     Union,
 }
 
@@ -61,7 +83,12 @@ pub(super) struct JoinOp {
 impl Rel {
     /// A leaf with facts that its maker knows.
     pub fn leaf(op: RelOp, schema: SchemaRef, props: StreamProps) -> Self {
-        Self { op, inputs: Vec::new(), schema, props }
+        Self {
+            op,
+            inputs: Vec::new(),
+            schema,
+            props,
+        }
     }
 
     /// Number of columns.
@@ -81,7 +108,11 @@ impl Rel {
 
     /// Keeps the rows for which `predicate` is true.
     pub fn filter(self, predicate: Phys) -> Self {
-        if let RelOp::Map { predicate: inner, exprs } = &self.op {
+        if let RelOp::Map {
+            predicate: inner,
+            exprs,
+        } = &self.op
+        {
             let moved = match exprs {
                 None => Some(predicate.clone()),
                 Some(exprs) => substitute(&predicate, exprs),
@@ -101,7 +132,11 @@ impl Rel {
 
     /// Computes `exprs`, one for each field of `schema`.
     pub fn project(self, exprs: Vec<Phys>, schema: SchemaRef) -> Self {
-        let RelOp::Map { predicate, exprs: inner } = &self.op else {
+        let RelOp::Map {
+            predicate,
+            exprs: inner,
+        } = &self.op
+        else {
             return Self::new_map(self, None, Some(exprs), schema);
         };
         let moved = match inner {
@@ -141,16 +176,26 @@ impl Rel {
         };
         let input = match (&input.op, &predicate, &exprs) {
             (RelOp::Scan { .. } | RelOp::Source { .. }, None, Some(exprs)) => {
-                if let Some(columns) = plain_columns(exprs).filter(|c| !c.is_empty()) {
+                if exprs.is_empty() {
+                    let one = [narrowest(&input.schema)];
+                    let schema = Arc::new(Schema::new(one.map(|c| Arc::clone(&input.schema.fields()[c])).to_vec()));
+                    input.narrow_leaf(&one, schema)
+                } else if let Some(columns) = plain_columns(exprs) {
                     return input.narrow_leaf(&columns, schema);
+                } else {
+                    input
                 }
-                input
             }
             (_, None, Some(exprs)) if passes_all(exprs, &input) => return input.rename(schema),
             _ => input,
         };
         let props = props::map(&input, predicate.as_ref(), exprs.as_deref());
-        Self { op: RelOp::Map { predicate, exprs }, inputs: vec![input], schema, props }
+        Self {
+            op: RelOp::Map { predicate, exprs },
+            inputs: vec![input],
+            schema,
+            props,
+        }
     }
 
     /// A scan or source that reads only `columns` of what it read.
@@ -175,11 +220,23 @@ impl Rel {
         let constant = || vec![literal(ScalarValue::Boolean(Some(true)))];
         match self.op {
             RelOp::Map { predicate, .. } => {
-                let input = self.inputs.into_iter().next().unwrap_or_else(|| unreachable!("a map has one input"));
-                Self::new_map(input.widened(), predicate, Some(constant()), yes())
+                let input = self
+                    .inputs
+                    .into_iter()
+                    .next()
+                    .unwrap_or_else(|| unreachable!("a map has one input"));
+                match predicate {
+                    // Every row of the input passes, so its columns do as well.
+                    None => input.widened(),
+                    some => Self::new_map(input.widened(), some, Some(constant()), yes()),
+                }
             }
             RelOp::Union => {
-                let inputs = self.inputs.into_iter().map(|i| i.widened().project(constant(), yes())).collect();
+                let inputs = self
+                    .inputs
+                    .into_iter()
+                    .map(|i| i.widened().project(constant(), yes()))
+                    .collect();
                 Self::union(inputs, yes())
             }
             _ => self,
@@ -190,19 +247,33 @@ impl Rel {
     pub fn aggregate(self, group_by: Vec<usize>, aggs: Vec<AggCall>, schema: SchemaRef) -> Self {
         let input = self.widened();
         let props = props::aggregate(&input, &group_by, &aggs);
-        Self { op: RelOp::Aggregate { group_by, aggs }, inputs: vec![input], schema, props }
+        Self {
+            op: RelOp::Aggregate { group_by, aggs },
+            inputs: vec![input],
+            schema,
+            props,
+        }
     }
 
     /// Joins; the schema follows from the inputs.
     pub fn join(self, right: Self, join: JoinOp) -> Self {
-        let fields = self.schema.fields().iter().map(|f| (f, matches!(join.kind, JoinKind::Full)));
+        let fields = self
+            .schema
+            .fields()
+            .iter()
+            .map(|f| (f, matches!(join.kind, JoinKind::Full)));
         let mut all: Vec<FieldRef> = fields.map(|(f, outer)| nullable_if(f, outer)).collect();
         if !matches!(join.kind, JoinKind::Semi | JoinKind::Anti) {
             let outer = matches!(join.kind, JoinKind::Left | JoinKind::Full);
             all.extend(right.schema.fields().iter().map(|f| nullable_if(f, outer)));
         }
         let props = props::join(&self, &right, &join);
-        Self { op: RelOp::Join(join), inputs: vec![self, right], schema: Arc::new(Schema::new(all)), props }
+        Self {
+            op: RelOp::Join(join),
+            inputs: vec![self, right],
+            schema: Arc::new(Schema::new(all)),
+            props,
+        }
     }
 
     /// First rows of each partition.
@@ -220,7 +291,13 @@ impl Rel {
         }
         let props = props::top_n(&self, &partition_by, limit, row_number.is_some());
         Self {
-            op: RelOp::TopN { partition_by, order_by, limit, offset, row_number: row_number.is_some() },
+            op: RelOp::TopN {
+                partition_by,
+                order_by,
+                limit,
+                offset,
+                row_number: row_number.is_some(),
+            },
             inputs: vec![self],
             schema: Arc::new(Schema::new(fields)),
             props,
@@ -230,16 +307,27 @@ impl Rel {
     /// Bag union.
     pub fn union(inputs: Vec<Self>, schema: SchemaRef) -> Self {
         let props = props::union(&inputs);
-        Self { op: RelOp::Union, inputs, schema, props }
+        Self {
+            op: RelOp::Union,
+            inputs,
+            schema,
+            props,
+        }
     }
 
     /// Derives the facts again after an operator below, or a parameter, was tightened.
     pub fn refresh_props(&mut self) {
         let props = match (&self.op, self.inputs.first()) {
             (RelOp::Map { predicate, exprs }, Some(input)) => props::map(input, predicate.as_ref(), exprs.as_deref()),
-            (RelOp::TopN { partition_by, limit, row_number, .. }, Some(input)) => {
-                props::top_n(input, partition_by, *limit, *row_number)
-            }
+            (
+                RelOp::TopN {
+                    partition_by,
+                    limit,
+                    row_number,
+                    ..
+                },
+                Some(input),
+            ) => props::top_n(input, partition_by, *limit, *row_number),
             _ => return,
         };
         self.props = props;
@@ -252,18 +340,39 @@ impl Rel {
     }
 }
 
+/// A column that costs little to read when none is wanted.
+fn narrowest(schema: &Schema) -> usize {
+    let cost = |f: &FieldRef| f.data_type().primitive_width().unwrap_or(usize::MAX);
+    (0..schema.fields().len())
+        .min_by_key(|&c| cost(&schema.fields()[c]))
+        .unwrap_or(0)
+}
+
 /// A numbering that nothing reads is not made; one that also keeps every row is no operator at all.
 fn without_unread_number(mut input: Rel, predicate: Option<&Phys>, exprs: &[Phys]) -> Rel {
     let number = input.width().saturating_sub(1);
-    let RelOp::TopN { limit, offset, row_number, .. } = &mut input.op else {
+    let RelOp::TopN {
+        limit,
+        offset,
+        row_number,
+        ..
+    } = &mut input.op
+    else {
         return input;
     };
-    let read = predicate.into_iter().chain(exprs).any(|e| columns_of(e).contains(&number));
+    let read = predicate
+        .into_iter()
+        .chain(exprs)
+        .any(|e| columns_of(e).contains(&number));
     if !*row_number || read {
         return input;
     }
     if limit.is_none() && *offset == 0 {
-        return input.inputs.into_iter().next().unwrap_or_else(|| unreachable!("a top-N has one input"));
+        return input
+            .inputs
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| unreachable!("a top-N has one input"));
     }
     *row_number = false;
     let fields: Vec<FieldRef> = input.schema.fields().iter().take(number).cloned().collect();
@@ -397,7 +506,11 @@ fn passes_all(exprs: &[Phys], input: &Rel) -> bool {
 
 /// `expr` over the inputs of `inner`, if it reads only columns that `inner` passes on or sets to a constant.
 fn substitute(expr: &Phys, inner: &[Phys]) -> Option<Phys> {
-    let trivial = |c: &usize| inner.get(*c).is_some_and(|e| as_column(e).is_some() || e.is::<Literal>());
+    let trivial = |c: &usize| {
+        inner
+            .get(*c)
+            .is_some_and(|e| as_column(e).is_some() || e.is::<Literal>())
+    };
     if !columns_of(expr).iter().all(trivial) {
         return None;
     }

@@ -5,11 +5,13 @@ use arrow::util::display::{ArrayFormatter, DurationFormat, FormatOptions};
 use datafusion::common::ScalarValue;
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NegativeExpr, NotExpr,
+    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NegativeExpr,
+    NotExpr,
 };
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
 use super::rel::Phys;
+use crate::plan::{AggCall, AggFunc};
 
 /// The expression as SQL.
 pub(super) fn sql(expr: &Phys) -> String {
@@ -49,6 +51,23 @@ pub(super) fn sql(expr: &Phys) -> String {
     }
 }
 
+/// An aggregate call; `name` gives the text of an input column.
+pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> String {
+    let func = match call.func {
+        AggFunc::Count => "count",
+        AggFunc::Sum => "sum",
+        AggFunc::Avg => "avg",
+        AggFunc::Min => "min",
+        AggFunc::Max => "max",
+    };
+    let arg = call.arg.map_or("*".to_string(), &name);
+    let distinct = if call.distinct { "DISTINCT " } else { "" };
+    let filter = call
+        .filter
+        .map_or(String::new(), |c| format!(" FILTER (WHERE {})", name(c)));
+    format!("{func}({distinct}{arg}){filter}")
+}
+
 fn case_text(case: &CaseExpr) -> String {
     let mut text = "CASE".to_string();
     if let Some(tested) = case.expr() {
@@ -71,8 +90,14 @@ fn operand(expr: &Phys) -> String {
         || expr.is::<IsNotNullExpr>()
         || expr.is::<InListExpr>()
         || expr.is::<LikeExpr>()
-        || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(|c| infix(c.name()).is_some() && c.args().len() == 2);
-    if compound { format!("({})", sql(expr)) } else { sql(expr) }
+        || expr
+            .downcast_ref::<ScalarFunctionExpr>()
+            .is_some_and(|c| infix(c.name()).is_some() && c.args().len() == 2);
+    if compound {
+        format!("({})", sql(expr))
+    } else {
+        sql(expr)
+    }
 }
 
 /// The operator that a function stands for.
@@ -93,7 +118,9 @@ fn literal(value: &ScalarValue) -> String {
     }
     match value {
         ScalarValue::Boolean(Some(v)) => return v.to_string(),
-        ScalarValue::Utf8(Some(v)) | ScalarValue::LargeUtf8(Some(v)) | ScalarValue::Utf8View(Some(v)) => return quoted(v),
+        ScalarValue::Utf8(Some(v)) | ScalarValue::LargeUtf8(Some(v)) | ScalarValue::Utf8View(Some(v)) => {
+            return quoted(v);
+        }
         _ => {}
     }
     let options = FormatOptions::new().with_duration_format(DurationFormat::Pretty);

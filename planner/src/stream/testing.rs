@@ -26,20 +26,66 @@ pub(crate) fn catalog() -> Arc<Catalog> {
     let big = |n: &str| Field::new(n, DataType::Int64, true);
     let text = |n: &str| Field::new(n, DataType::Utf8, true);
     let time = |n: &str| Field::new(n, DataType::Timestamp(TimeUnit::Microsecond, None), true);
-    table(&mut catalog, "t", vec![int("id", false), int("a", true), big("b"), text("s"), time("ts")], vec![0]);
-    table(&mut catalog, "u", vec![int("id", false), int("t_id", true), big("b"), Field::new("f", DataType::Float64, true)], vec![0]);
+    table(
+        &mut catalog,
+        "t",
+        vec![int("id", false), int("a", true), big("b"), text("s"), time("ts")],
+        vec![0],
+    );
+    table(
+        &mut catalog,
+        "u",
+        vec![
+            int("id", false),
+            int("t_id", true),
+            big("b"),
+            Field::new("f", DataType::Float64, true),
+        ],
+        vec![0],
+    );
     table(&mut catalog, "bag", vec![int("a", true), big("b"), text("s")], vec![]);
-    table(&mut catalog, "pair", vec![int("x", false), int("y", false), text("v")], vec![0, 1]);
-    source(&mut catalog, "person", vec![big("id"), text("name"), text("email_address"), text("city"), text("state"), time("date_time")]);
+    table(
+        &mut catalog,
+        "pair",
+        vec![int("x", false), int("y", false), text("v")],
+        vec![0, 1],
+    );
+    source(
+        &mut catalog,
+        "person",
+        vec![
+            big("id"),
+            text("name"),
+            text("email_address"),
+            text("city"),
+            text("state"),
+            time("date_time"),
+        ],
+    );
     source(
         &mut catalog,
         "auction",
-        vec![big("id"), text("item_name"), big("reserve"), time("date_time"), time("expires"), big("seller"), big("category")],
+        vec![
+            big("id"),
+            text("item_name"),
+            big("reserve"),
+            time("date_time"),
+            time("expires"),
+            big("seller"),
+            big("category"),
+        ],
     );
     source(
         &mut catalog,
         "bid",
-        vec![big("auction"), big("bidder"), big("price"), text("channel"), time("date_time"), text("extra")],
+        vec![
+            big("auction"),
+            big("bidder"),
+            big("price"),
+            text("channel"),
+            time("date_time"),
+            text("extra"),
+        ],
     );
     let shared = Arc::new(catalog.clone());
     let sql = "CREATE MATERIALIZED VIEW per_bidder AS SELECT bidder, count(*) AS bids, max(price) AS high FROM bid GROUP BY bidder";
@@ -50,24 +96,56 @@ pub(crate) fn catalog() -> Arc<Catalog> {
 
 fn table(catalog: &mut Catalog, name: &str, fields: Vec<Field>, primary_key: Vec<usize>) {
     let defaults = vec![None; fields.len()];
-    add(catalog, name, ObjectKind::Table(TableDef { schema: Arc::new(Schema::new(fields)), primary_key, defaults }));
+    add(
+        catalog,
+        name,
+        ObjectKind::Table(TableDef {
+            schema: Arc::new(Schema::new(fields)),
+            primary_key,
+            defaults,
+        }),
+    );
 }
 
 fn source(catalog: &mut Catalog, name: &str, fields: Vec<Field>) {
     let connector = "nexmark".to_string();
-    add(catalog, name, ObjectKind::Source(SourceDef { schema: Arc::new(Schema::new(fields)), connector, options: Default::default() }));
+    add(
+        catalog,
+        name,
+        ObjectKind::Source(SourceDef {
+            schema: Arc::new(Schema::new(fields)),
+            connector,
+            options: Default::default(),
+        }),
+    );
 }
 
 fn add(catalog: &mut Catalog, name: &str, kind: ObjectKind) {
     let id = catalog.next_id();
-    let object = CatalogObject { id, name: name.to_string(), kind, depends_on: Vec::new(), definition: String::new() };
+    let object = CatalogObject {
+        id,
+        name: name.to_string(),
+        kind,
+        depends_on: Vec::new(),
+        definition: String::new(),
+    };
     catalog.apply(&CatalogOp::Create(object));
 }
 
 fn create(sql: &str, catalog: &Arc<Catalog>) -> Result<CatalogObject> {
-    let settings = BindSettings { time_zone: "UTC".into(), now_us: 0, user: "tester".into(), parallelism: 2 };
-    let binder =
-        Binder { catalog: Arc::clone(catalog), system: Arc::new(NoSystem), settings, extra_udfs: Vec::new(), base: None };
+    let settings = BindSettings {
+        time_zone: "UTC".into(),
+        now_us: 0,
+        user: "tester".into(),
+        parallelism: 2,
+    };
+    let binder = Binder {
+        catalog: Arc::clone(catalog),
+        system: Arc::new(NoSystem),
+        settings,
+        extra_udfs: Vec::new(),
+        base: None,
+    };
     match binder.bind(&parse(sql)?[0], &[])? {
         Statement::Create { object, .. } => Ok(*object),
         other => panic!("{sql} gives {other:?}"),

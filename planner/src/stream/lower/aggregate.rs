@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::logical_plan::Aggregate;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
-use super::{Lowering, arrow_schema, compile, field_of, name_of, place_of, unsupported};
+use super::{Lowering, compile, field_of, name_of, place_of, unsupported};
 use crate::plan::{AggCall, AggFunc};
 use crate::stream::rel::{Phys, Rel, plain_columns};
+use crate::stream::render;
 use crate::{PlanError, Result};
 
 impl Lowering<'_> {
@@ -22,30 +23,49 @@ impl Lowering<'_> {
         let mut group_by = Vec::new();
         for expr in &aggregate.group_expr {
             if matches!(expr, Expr::GroupingSet(_)) {
-                return Err(unsupported("GROUPING SETS, ROLLUP or CUBE").hint("Write one query per grouping and UNION ALL them."));
+                return Err(unsupported("GROUPING SETS, ROLLUP or CUBE")
+                    .hint("Write one query per grouping and UNION ALL them."));
             }
             group_by.push(place_of(&mut columns, &compile(expr, schema)?));
         }
-        let aggs = aggregate.aggr_expr.iter().map(|e| call(e, schema, &mut columns)).collect::<Result<Vec<_>>>()?;
-        let out = output_schema(&aggregate.schema, group_by.len(), &aggs);
+        let aggs = aggregate
+            .aggr_expr
+            .iter()
+            .map(|e| call(e, schema, &mut columns))
+            .collect::<Result<Vec<_>>>()?;
+        let out = output_schema(&aggregate.schema, &group_by, &aggs, &columns);
         if let Some(plain) = plain_columns(&columns) {
             let at = |c: usize| plain[c];
             let group_by = group_by.into_iter().map(at).collect();
-            let aggs = aggs.into_iter().map(|a| AggCall { arg: a.arg.map(at), filter: a.filter.map(at), ..a }).collect();
+            let aggs = aggs
+                .into_iter()
+                .map(|a| AggCall {
+                    arg: a.arg.map(at),
+                    filter: a.filter.map(at),
+                    ..a
+                })
+                .collect();
             return Ok(input.aggregate(group_by, aggs, out));
         }
-        let fields = columns.iter().map(|e| field_of(e, &input.schema)).collect::<Result<Vec<_>>>()?;
-        Ok(input.project(columns, Arc::new(Schema::new(fields))).aggregate(group_by, aggs, out))
+        let fields = columns
+            .iter()
+            .map(|e| field_of(e, &input.schema))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(input
+            .project(columns, Arc::new(Schema::new(fields)))
+            .aggregate(group_by, aggs, out))
     }
 }
 
-/// Counts are never NULL, everything else may be.
-fn output_schema(schema: &DFSchema, groups: usize, aggs: &[AggCall]) -> arrow::datatypes::SchemaRef {
-    let fields = arrow_schema(schema);
-    let fields = fields.fields().iter().enumerate().map(|(i, f)| {
-        let count = i.checked_sub(groups).and_then(|a| aggs.get(a)).is_some_and(|a| a.func == AggFunc::Count);
-        f.as_ref().clone().with_nullable(!count)
-    });
+/// Counts are never NULL, everything else may be. Names are for EXPLAIN.
+fn output_schema(schema: &DFSchema, group_by: &[usize], aggs: &[AggCall], columns: &[Phys]) -> SchemaRef {
+    let name = |c: usize| columns.get(c).map_or(String::new(), render::sql);
+    let names = group_by.iter().map(|&c| (name(c), true)).chain(aggs.iter().map(|a| {
+        let text = render::aggregate(a, name);
+        (text, a.func != AggFunc::Count)
+    }));
+    let fields = schema.as_arrow().fields().iter().zip(names);
+    let fields = fields.map(|(f, (name, nullable))| f.as_ref().clone().with_name(name).with_nullable(nullable));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
@@ -80,14 +100,23 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
             return Err(unsupported(&format!("{} over a value of type {data_type}", text())));
         }
     }
-    let arg = if every_row { None } else { Some(place_of(columns, &compile(arg, schema)?)) };
+    let arg = if every_row {
+        None
+    } else {
+        Some(place_of(columns, &compile(arg, schema)?))
+    };
     let filter = match &params.filter {
         Some(filter) => Some(place_of(columns, &compile(filter, schema)?)),
         None => None,
     };
     // A minimum is the same over distinct values, and cheaper over all.
     let distinct = params.distinct && !matches!(func, AggFunc::Min | AggFunc::Max);
-    Ok(AggCall { func, arg, filter, distinct })
+    Ok(AggCall {
+        func,
+        arg,
+        filter,
+        distinct,
+    })
 }
 
 fn summable(data_type: &DataType) -> bool {

@@ -58,12 +58,25 @@ impl Lowering<'_> {
         };
         let null_equals_null = join.null_equality == NullEquality::NullEqualsNull;
         let text = condition_text(join);
-        Inputs { left, right, left_keys, right_keys, null_equals_null, filter, text }.lower(join.join_type)
+        Inputs {
+            left,
+            right,
+            left_keys,
+            right_keys,
+            null_equals_null,
+            filter,
+            text,
+        }
+        .lower(join.join_type)
     }
 }
 
 fn condition_text(join: &Join) -> String {
-    let mut parts: Vec<String> = join.on.iter().map(|(l, r)| format!("{} = {}", name_of(l), name_of(r))).collect();
+    let mut parts: Vec<String> = join
+        .on
+        .iter()
+        .map(|(l, r)| format!("{} = {}", name_of(l), name_of(r)))
+        .collect();
     parts.extend(join.filter.iter().map(name_of));
     if parts.is_empty() {
         return format!("of {} and {}", relations_of(&join.left), relations_of(&join.right));
@@ -78,7 +91,11 @@ fn relations_of(plan: &LogicalPlan) -> String {
         LogicalPlan::SubqueryAlias(alias) => alias.alias.to_string(),
         other => {
             let names: Vec<String> = other.inputs().into_iter().map(relations_of).collect();
-            if names.is_empty() { "constant rows".to_string() } else { names.join(", ") }
+            if names.is_empty() {
+                "constant rows".to_string()
+            } else {
+                names.join(", ")
+            }
         }
     }
 }
@@ -105,9 +122,21 @@ impl Inputs {
 
     fn swapped(self) -> Result<Self> {
         let (l, r) = (self.left.width(), self.right.width());
-        let both = Schema::new(self.right.schema.fields().iter().chain(self.left.schema.fields()).cloned().collect::<Vec<_>>());
+        let both = Schema::new(
+            self.right
+                .schema
+                .fields()
+                .iter()
+                .chain(self.left.schema.fields())
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
         let move_column = |c: usize| column(&both, if c < l { c + r } else { c - l });
-        let filter = self.filter.as_ref().map(|f| rewrite_columns(f, move_column)).transpose()?;
+        let filter = self
+            .filter
+            .as_ref()
+            .map(|f| rewrite_columns(f, move_column))
+            .transpose()?;
         Ok(Self {
             left: self.right,
             right: self.left,
@@ -215,19 +244,46 @@ impl Inputs {
         for (&lk, &rk) in left_keys.iter().zip(&right_keys) {
             let (lt, rt) = (left.schema.field(lk).data_type(), right.schema.field(rk).data_type());
             if lt != rt {
-                return Err(PlanError::internal(format!("join {} compares {lt} with {rt}", self.text)));
+                return Err(PlanError::internal(format!(
+                    "join {} compares {lt} with {rt}",
+                    self.text
+                )));
             }
         }
         let shift = left.width() - l;
-        let both = Schema::new(left.schema.fields().iter().chain(right.schema.fields()).cloned().collect::<Vec<_>>());
+        let both = Schema::new(
+            left.schema
+                .fields()
+                .iter()
+                .chain(right.schema.fields())
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
         let move_column = |c: usize| column(&both, if c < l { c } else { c + shift });
-        let filter = self.filter.as_ref().map(|f| rewrite_columns(f, move_column)).transpose()?;
-        Ok(left.join(right, JoinOp { kind, left_keys, right_keys, null_equals_null: self.null_equals_null, filter }))
+        let filter = self
+            .filter
+            .as_ref()
+            .map(|f| rewrite_columns(f, move_column))
+            .transpose()?;
+        Ok(left.join(
+            right,
+            JoinOp {
+                kind,
+                left_keys,
+                right_keys,
+                null_equals_null: self.null_equals_null,
+                filter,
+            },
+        ))
     }
 
     fn refused(&self) -> PlanError {
         let hint = "Join on an equality of columns, or reduce one side to a single row with an aggregate.";
-        let what = if self.filter.is_some() { "join without an equality condition" } else { "cross join" };
+        let what = if self.filter.is_some() {
+            "join without an equality condition"
+        } else {
+            "cross join"
+        };
         unsupported(&format!("{what} ({})", self.text)).hint(hint)
     }
 }
@@ -238,7 +294,12 @@ fn mark_field(nullable: bool) -> FieldRef {
 
 /// The number of rows, and the test `number op 0`.
 fn count_rows(rel: Rel, op: Operator) -> (Rel, Phys) {
-    let count = AggCall { func: AggFunc::Count, arg: None, filter: None, distinct: false };
+    let count = AggCall {
+        func: AggFunc::Count,
+        arg: None,
+        filter: None,
+        distinct: false,
+    };
     let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::Int64, false)]));
     let counted = rel.select(&[]).aggregate(Vec::new(), vec![count], schema);
     let test = binary(counted.column(0), op, literal(ScalarValue::Int64(Some(0))));
@@ -249,6 +310,12 @@ fn count_rows(rel: Rel, op: Operator) -> (Rel, Phys) {
 fn cross(left: Rel, right: Rel) -> Rel {
     left.widened().join(
         right,
-        JoinOp { kind: JoinKind::Inner, left_keys: Vec::new(), right_keys: Vec::new(), null_equals_null: false, filter: None },
+        JoinOp {
+            kind: JoinKind::Inner,
+            left_keys: Vec::new(),
+            right_keys: Vec::new(),
+            null_equals_null: false,
+            filter: None,
+        },
     )
 }

@@ -22,11 +22,16 @@ impl Lowering<'_> {
     pub(super) fn scan(&self, scan: &TableScan) -> Result<Rel> {
         let source: &dyn Any = scan.source.as_ref();
         let Some(table) = source.downcast_ref::<CatalogTable>() else {
-            return Err(PlanError::unsupported(format!("{} cannot be read in a materialized view", scan.table_name))
-                .hint("Only tables, sources and materialized views can."));
+            return Err(
+                PlanError::unsupported(format!("{} cannot be read in a materialized view", scan.table_name))
+                    .hint("Only tables, sources and materialized views can."),
+            );
         };
         let Some(object) = self.catalog.get(table.id) else {
-            return Err(PlanError::new("42P01", format!("relation \"{}\" does not exist", scan.table_name)));
+            return Err(PlanError::new(
+                "42P01",
+                format!("relation \"{}\" does not exist", scan.table_name),
+            ));
         };
         if scan.fetch.is_some() {
             return Err(PlanError::internal("a scan carries a row limit"));
@@ -38,19 +43,49 @@ impl Lowering<'_> {
         let relation = object.id;
         let whole = match &object.kind {
             ObjectKind::Table(def) => {
-                let keys = if def.primary_key.is_empty() { Vec::new() } else { vec![def.primary_key.clone()] };
-                Rel::leaf(RelOp::Scan { relation, name, projection }, all, props::leaf(false, keys, None))
+                let keys = if def.primary_key.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![def.primary_key.clone()]
+                };
+                Rel::leaf(
+                    RelOp::Scan {
+                        relation,
+                        name,
+                        projection,
+                    },
+                    all,
+                    props::leaf(false, keys, None),
+                )
             }
             ObjectKind::MaterializedView(def) => {
                 let p = &def.plan.root.props;
                 let facts = props::leaf(p.append_only, p.keys.clone(), p.row_bound);
-                Rel::leaf(RelOp::Scan { relation, name, projection }, all, facts)
+                Rel::leaf(
+                    RelOp::Scan {
+                        relation,
+                        name,
+                        projection,
+                    },
+                    all,
+                    facts,
+                )
             }
-            ObjectKind::Source(_) => {
-                Rel::leaf(RelOp::Source { source: relation, name, projection }, all, props::leaf(true, Vec::new(), None))
-            }
+            ObjectKind::Source(_) => Rel::leaf(
+                RelOp::Source {
+                    source: relation,
+                    name,
+                    projection,
+                },
+                all,
+                props::leaf(true, Vec::new(), None),
+            ),
             ObjectKind::View(_) | ObjectKind::Sink(_) => {
-                return Err(PlanError::internal(format!("{} \"{}\" stands in a plan", object.kind_name(), object.name)));
+                return Err(PlanError::internal(format!(
+                    "{} \"{}\" stands in a plan",
+                    object.kind_name(),
+                    object.name
+                )));
             }
         };
         let columns = scan.projection.clone().unwrap_or_else(|| (0..width).collect());
@@ -79,7 +114,9 @@ pub(super) fn constant_row(exprs: &[Expr], schema: &SchemaRef) -> Result<Option<
     let unit = unit_batch()?;
     let mut columns = Vec::with_capacity(exprs.len());
     for (expr, field) in exprs.iter().zip(schema.fields()) {
-        let value = compile(expr, &DFSchema::empty())?.evaluate(&unit).and_then(|v| v.into_array(1));
+        let value = compile(expr, &DFSchema::empty())?
+            .evaluate(&unit)
+            .and_then(|v| v.into_array(1));
         match value {
             Ok(array) if array.data_type() == field.data_type() => columns.push(array),
             _ => return Ok(None),
@@ -119,7 +156,11 @@ pub(super) fn values(values: &Values) -> Result<Rel> {
 }
 
 fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
-    let fields = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect::<Vec<_>>();
+    let fields = schema
+        .fields()
+        .iter()
+        .map(|f| f.as_ref().clone().with_nullable(true))
+        .collect::<Vec<_>>();
     let options = RecordBatchOptions::new().with_row_count(Some(n));
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
         .map_err(|e| PlanError::internal(e.to_string()))

@@ -95,7 +95,9 @@ fn compile_all(exprs: &[Expr], input: &DFSchema) -> Result<Vec<Phys>> {
 fn project(input: Rel, exprs: Vec<Phys>, schema: &Schema) -> Result<Rel> {
     let mut typed = Vec::with_capacity(exprs.len());
     for (expr, field) in exprs.into_iter().zip(schema.fields()) {
-        let actual = expr.data_type(&input.schema).map_err(|e| PlanError::internal(e.to_string()))?;
+        let actual = expr
+            .data_type(&input.schema)
+            .map_err(|e| PlanError::internal(e.to_string()))?;
         if &actual == field.data_type() {
             typed.push(expr);
         } else {
@@ -103,7 +105,9 @@ fn project(input: Rel, exprs: Vec<Phys>, schema: &Schema) -> Result<Rel> {
         }
     }
     if typed.len() != schema.fields().len() {
-        return Err(PlanError::internal("a projection's expressions do not match its schema"));
+        return Err(PlanError::internal(
+            "a projection's expressions do not match its schema",
+        ));
     }
     Ok(input.project(typed, Arc::new(schema.clone())))
 }
@@ -113,7 +117,12 @@ fn unite(inputs: Vec<Rel>, schema: &Schema) -> Result<Rel> {
     let inputs: Vec<Rel> = inputs
         .into_iter()
         .map(|input| {
-            let same = input.schema.fields().iter().map(|f| f.data_type()).eq(schema.fields().iter().map(|f| f.data_type()));
+            let same = input
+                .schema
+                .fields()
+                .iter()
+                .map(|f| f.data_type())
+                .eq(schema.fields().iter().map(|f| f.data_type()));
             if same {
                 return Ok(input);
             }
@@ -155,7 +164,11 @@ fn place_of(list: &mut Vec<Phys>, expr: &Phys) -> usize {
 /// A field for an unnamed expression.
 fn field_of(expr: &Phys, input: &Schema) -> Result<arrow::datatypes::FieldRef> {
     let data_type = expr.data_type(input).map_err(|e| PlanError::internal(e.to_string()))?;
-    Ok(Arc::new(arrow::datatypes::Field::new(super::render::sql(expr), data_type, true)))
+    Ok(Arc::new(arrow::datatypes::Field::new(
+        super::render::sql(expr),
+        data_type,
+        true,
+    )))
 }
 
 /// For messages.

@@ -32,23 +32,37 @@ impl Lowering<'_> {
                 let exprs = compile_all(&projection.expr, projection.input.schema())?;
                 project(rel, exprs, &arrow_schema(&projection.schema))
             }
-            LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.sorted_limit(&sort.input, &sort.expr, limit, offset),
+            LogicalPlan::Sort(sort) if sort.fetch.is_none() => {
+                self.sorted_limit(&sort.input, &sort.expr, limit, offset)
+            }
             other => {
                 let rel = self.lower(other)?;
-                Ok(if limit.is_none() && offset == 0 { rel } else { rel.top_n(Vec::new(), Vec::new(), limit, offset, None) })
+                Ok(if limit.is_none() && offset == 0 {
+                    rel
+                } else {
+                    rel.top_n(Vec::new(), Vec::new(), limit, offset, None)
+                })
             }
         }
     }
 
     /// ORDER BY … LIMIT.
-    pub(super) fn sorted_limit(&self, input: &LogicalPlan, order: &[SortExpr], limit: Option<u64>, offset: u64) -> Result<Rel> {
+    pub(super) fn sorted_limit(
+        &self,
+        input: &LogicalPlan,
+        order: &[SortExpr],
+        limit: Option<u64>,
+        offset: u64,
+    ) -> Result<Rel> {
         let rel = self.lower(input)?;
         if limit.is_none() && offset == 0 {
             return Ok(rel);
         }
         let width = rel.width();
         let (rel, keys) = sort_keys(rel, order, input)?;
-        Ok(rel.top_n(Vec::new(), keys, limit, offset, None).select(&(0..width).collect::<Vec<_>>()))
+        Ok(rel
+            .top_n(Vec::new(), keys, limit, offset, None)
+            .select(&(0..width).collect::<Vec<_>>()))
     }
 
     /// Window functions: `row_number()` only.
@@ -59,7 +73,10 @@ impl Lowering<'_> {
         for (i, expr) in window.window_expr.iter().enumerate() {
             let bare = expr.clone().unalias_nested().data;
             let Expr::WindowFunction(function) = &bare else {
-                return Err(PlanError::internal(format!("{} is not a window function", name_of(expr))));
+                return Err(PlanError::internal(format!(
+                    "{} is not a window function",
+                    name_of(expr)
+                )));
             };
             check_row_number(function, expr)?;
             let width = rel.width();
@@ -98,9 +115,16 @@ fn check_row_number(function: &WindowFunction, expr: &Expr) -> Result<()> {
 }
 
 fn sort_keys(rel: Rel, order: &[SortExpr], input: &LogicalPlan) -> Result<(Rel, Vec<SortKey>)> {
-    let exprs = order.iter().map(|s| compile(&s.expr, input.schema())).collect::<Result<Vec<_>>>()?;
+    let exprs = order
+        .iter()
+        .map(|s| compile(&s.expr, input.schema()))
+        .collect::<Result<Vec<_>>>()?;
     let (rel, places) = with_columns(rel, &exprs)?;
-    let keys = places.into_iter().zip(order).map(|(column, s)| SortKey { column, desc: !s.asc, nulls_first: s.nulls_first });
+    let keys = places.into_iter().zip(order).map(|(column, s)| SortKey {
+        column,
+        desc: !s.asc,
+        nulls_first: s.nulls_first,
+    });
     Ok((rel, keys.collect()))
 }
 
@@ -148,7 +172,15 @@ fn integer(expr: &Phys) -> Option<i64> {
 fn bound_rows(rel: &mut Rel, column: usize, bound: u64) -> bool {
     let (width, input) = (rel.width(), rel.inputs.first_mut());
     match (&mut rel.op, input) {
-        (RelOp::TopN { limit, row_number: true, offset: 0, .. }, Some(_)) if column + 1 == width => {
+        (
+            RelOp::TopN {
+                limit,
+                row_number: true,
+                offset: 0,
+                ..
+            },
+            Some(_),
+        ) if column + 1 == width => {
             *limit = Some(limit.map_or(bound, |l| l.min(bound)));
         }
         (RelOp::Map { exprs: None, .. }, Some(input)) => {
