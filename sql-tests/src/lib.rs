@@ -16,7 +16,13 @@
 //!
 //! Nothing here is used by the product, and panicking is how these helpers report.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::let_underscore_must_use,
+    reason = "a test panics when something is wrong, prints its figures, waits, and cleans up as far as it can"
+)]
 
 pub mod cases;
 pub mod db;

@@ -1,6 +1,12 @@
 //! The system tests, in one binary. `cargo test -p levee-sql-tests --test it -- NAME` runs a part.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::let_underscore_must_use,
+    reason = "a test panics when something is wrong, prints its figures, waits, and cleans up as far as it can"
+)]
 
 mod it {
     mod bad_input;

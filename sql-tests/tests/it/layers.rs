@@ -1,7 +1,7 @@
 //! I6: an arrow between crates that the architecture does not have fails here.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Who may use whom, outside of tests.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -97,4 +97,36 @@ fn the_reader_of_manifests_sees_every_form() {
     let names = |dev| dependencies(text, dev).into_iter().collect::<Vec<_>>().join("");
     assert_eq!(names(false), "abcd");
     assert_eq!(names(true), "e");
+}
+
+/// Source files below a directory, test files left out.
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("source directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// What an operator emits depends on its state and its input only.
+#[test]
+fn operators_and_planner_read_no_clock_and_no_random_number() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    sources(&root.join("runtime/src/operators"), &mut files);
+    sources(&root.join("planner/src"), &mut files);
+    assert!(files.len() > 20, "the operators have moved: name their directory here");
+    let mut wrong = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("source file");
+        for banned in ["Instant::now", "SystemTime::now", "rand::rng", "thread_rng", "RandomState::new", "tokio::"] {
+            if text.contains(banned) && !path.components().any(|c| c.as_os_str().to_string_lossy().contains("test")) {
+                wrong.push(format!("{}: {banned}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
