@@ -9,8 +9,9 @@ CARGO_TEST_FLAGS ?=
 setup: ## installs what a fresh Debian machine lacks and compiles RocksDB once
 	tools/setup.sh
 
+# The whole workspace is selected so that dependencies have the tests' features, and are compiled once; failpoints stay out.
 build: setup ## the levee binary, in the one profile that everything uses
-	$(ENV) cargo build -p levee-server
+	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
 .PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-docs test-crash test-property bless

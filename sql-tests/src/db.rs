@@ -15,10 +15,11 @@ use datafusion::prelude::SessionContext;
 use levee_planner::catalog::{ObjectKind, TableDef};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{self, BindSettings, Binder, Dml, DmlKind, Query, Statement, SystemTables, pg_session_state};
-use levee_runtime::coordinator::{CommitRequest, Engine, EngineConfig, ReadSnapshot};
+use levee_runtime::coordinator::{CommitRequest, Engine, EngineConfig, ReadSnapshot, SystemClock};
 use levee_runtime::{Delta, RuntimeError};
 use levee_server::error::SqlError;
 use levee_server::types::encode::{TextStyle, value_text};
+use levee_storage::fs::{FileSystem, OsFs};
 use tempfile::TempDir;
 
 use crate::rows::Rows;
@@ -30,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Db {
     engine: Arc<Engine>,
+    fs: Arc<dyn FileSystem>,
     config: EngineConfig,
     dir: TempDir,
     session: SessionState,
@@ -59,6 +61,14 @@ impl Db {
     /// # Panics
     /// It does not open.
     pub fn new(parallelism: usize) -> Self {
+        Self::on(Arc::new(OsFs), parallelism, 1000).unwrap_or_else(|e| panic!("engine does not open: {e}"))
+    }
+
+    /// An engine whose log and checkpoints stand on another file system.
+    ///
+    /// # Errors
+    /// It does not open: `SQLSTATE: message`.
+    pub fn on(fs: Arc<dyn FileSystem>, parallelism: usize, checkpoint_interval_ms: u64) -> Outcome<Self> {
         let dir = tempfile::Builder::new()
             .prefix("levee-db-")
             .tempdir()
@@ -68,17 +78,22 @@ impl Db {
             checkpoint_url: None,
             memory_limit: 512 << 20,
             parallelism,
-            checkpoint_interval_ms: 1000,
+            checkpoint_interval_ms,
             epoch_interval_min_ms: 0,
         };
-        let engine = Engine::open(config.clone()).unwrap_or_else(|e| panic!("engine does not open: {}", text(e)));
-        Self {
+        Self::open(fs, config, dir)
+    }
+
+    fn open(fs: Arc<dyn FileSystem>, config: EngineConfig, dir: TempDir) -> Outcome<Self> {
+        let engine = Engine::open_with(config.clone(), Arc::clone(&fs), Arc::new(SystemClock)).map_err(text)?;
+        Ok(Self {
             engine,
+            fs,
             config,
             dir,
             session: pg_session_state(1, None),
             last_write: 0.into(),
-        }
+        })
     }
 
     /// Stops and opens again on the same directory.
@@ -86,23 +101,24 @@ impl Db {
     /// # Panics
     /// It does not open again.
     pub async fn reopen(self) -> Self {
+        let fs = Arc::clone(&self.fs);
+        self.reopen_on(fs)
+            .await
+            .unwrap_or_else(|e| panic!("engine does not open again: {e}"))
+    }
+
+    /// Stops and opens again, on what another file system holds under the same paths.
+    ///
+    /// # Errors
+    /// It does not open: `SQLSTATE: message`.
+    pub async fn reopen_on(self, fs: Arc<dyn FileSystem>) -> Outcome<Self> {
         self.engine.shutdown().await;
         let Self {
-            engine,
-            config,
-            dir,
-            session,
-            last_write,
+            engine, config, dir, ..
         } = self;
+        // The directory's lock goes with the engine.
         drop(engine);
-        let engine = Engine::open(config.clone()).unwrap_or_else(|e| panic!("engine does not open again: {}", text(e)));
-        Self {
-            engine,
-            config,
-            dir,
-            session,
-            last_write,
-        }
+        Self::open(fs, config, dir)
     }
 
     /// The engine.
@@ -248,6 +264,14 @@ impl Db {
     /// # Panics
     /// The engine refuses.
     pub async fn commit(&self, writes: Vec<(String, Delta)>) -> u64 {
+        self.try_commit(writes).await.unwrap_or_else(|e| panic!("commit: {e}"))
+    }
+
+    /// As [`Db::commit`].
+    ///
+    /// # Errors
+    /// `SQLSTATE: message`.
+    pub async fn try_commit(&self, writes: Vec<(String, Delta)>) -> Outcome<u64> {
         let writes = writes
             .into_iter()
             .map(|(name, delta)| (self.id(&name), delta))

@@ -14,5 +14,6 @@ mod it {
     mod cases;
     mod crash;
     mod layers;
+    mod power;
     mod property;
 }
