@@ -7,6 +7,7 @@ use datafusion::common::DFSchema;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::logical_plan::Aggregate;
 use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::physical_expr::expressions::CastExpr;
 
 use super::{Lowering, compile, field_of, name_of, place_of, unsupported};
 use crate::plan::{AggCall, AggFunc};
@@ -103,7 +104,11 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
     let arg = if every_row {
         None
     } else {
-        Some(place_of(columns, &compile(arg, schema)?))
+        let mut compiled = compile(arg, schema)?;
+        if matches!(func, AggFunc::Sum | AggFunc::Avg) {
+            compiled = without_widening(compiled, schema.as_arrow())?;
+        }
+        Some(place_of(columns, &compiled))
     };
     let filter = match &params.filter {
         Some(filter) => Some(place_of(columns, &compile(filter, schema)?)),
@@ -117,6 +122,28 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
         filter,
         distinct,
     })
+}
+
+/// Sums are as wide as their result anyway, so a cast that only widens an exact number is work for nothing.
+fn without_widening(expr: Phys, input: &Schema) -> Result<Phys> {
+    let Some(cast) = expr.downcast_ref::<CastExpr>() else {
+        return Ok(expr);
+    };
+    let from = cast
+        .expr()
+        .data_type(input)
+        .map_err(|e| PlanError::internal(e.to_string()))?;
+    let widens = match (&from, cast.cast_type()) {
+        (from, DataType::Int64) => from.is_signed_integer(),
+        (from, DataType::Decimal128(38, 0)) => from.is_signed_integer(),
+        (DataType::Decimal128(p, s), DataType::Decimal128(q, t) | DataType::Decimal256(q, t)) => p <= q && s == t,
+        _ => false,
+    };
+    if widens {
+        without_widening(Arc::clone(cast.expr()), input)
+    } else {
+        Ok(expr)
+    }
 }
 
 fn summable(data_type: &DataType) -> bool {
