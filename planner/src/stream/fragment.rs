@@ -1,5 +1,7 @@
 //! The fragmenter: cuts a plan at its exchanges.
 
+use std::sync::Arc;
+
 use crate::plan::{Edge, EdgeId, ExchangeKind, Fragment, FragmentGraph, FragmentId, StreamNode, StreamOp, StreamPlan};
 
 /// Cuts the plan. Fragments come out inputs first, the root last; the leaf that receives an edge keeps the exchange's operator id.
@@ -36,12 +38,14 @@ fn copy(node: &StreamNode, graph: &mut FragmentGraph, edges: &mut Vec<usize>) ->
             from,
             to: from,
             kind: kind.clone(),
-            schema: node.schema.clone(),
+            schema: Arc::clone(&node.schema),
         });
         return StreamNode {
             op: StreamOp::Receive { edge: id },
             inputs: Vec::new(),
-            ..node.clone()
+            id: node.id,
+            schema: Arc::clone(&node.schema),
+            props: node.props.clone(),
         };
     }
     let inputs = node.inputs.iter().map(|i| copy(i, graph, edges)).collect();
@@ -49,7 +53,7 @@ fn copy(node: &StreamNode, graph: &mut FragmentGraph, edges: &mut Vec<usize>) ->
         id: node.id,
         op: node.op.clone(),
         inputs,
-        schema: node.schema.clone(),
+        schema: Arc::clone(&node.schema),
         props: node.props.clone(),
     }
 }

@@ -56,14 +56,14 @@ impl Placing {
             id: self.id(),
             op,
             inputs,
-            schema: rel.schema.clone(),
+            schema: Arc::clone(&rel.schema),
             props: rel.props.clone(),
         }
     }
 
     fn exchange(&mut self, input: StreamNode, kind: ExchangeKind) -> StreamNode {
         let facts = RelFacts {
-            schema: input.schema.clone(),
+            schema: Arc::clone(&input.schema),
             props: input.props.clone(),
         };
         self.node(StreamOp::Exchange { kind }, vec![input], &facts)
@@ -71,7 +71,7 @@ impl Placing {
 
     fn place(&mut self, rel: Rel) -> Result<(StreamNode, Place)> {
         let facts = RelFacts {
-            schema: rel.schema.clone(),
+            schema: Arc::clone(&rel.schema),
             props: rel.props.clone(),
         };
         let mut inputs = Vec::with_capacity(rel.inputs.len());

@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::ScalarValue;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, IsNotNullExpr, Literal};
+use datafusion::physical_expr::utils::collect_columns;
 
 use super::props;
 use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps};
@@ -114,7 +115,7 @@ impl Rel {
         } = &self.op
         {
             let moved = match exprs {
-                None => Some(predicate.clone()),
+                None => Some(Arc::clone(&predicate)),
                 Some(exprs) => substitute(&predicate, exprs),
             };
             if let Some(moved) = moved {
@@ -468,15 +469,7 @@ pub(super) fn column_below_casts(expr: &Phys) -> Option<usize> {
 
 /// Columns that the expression reads.
 pub(super) fn columns_of(expr: &Phys) -> BTreeSet<usize> {
-    let mut found = BTreeSet::new();
-    // The closure never fails.
-    let _ = expr.apply(|e| {
-        if let Some(c) = as_column(e) {
-            found.insert(c);
-        }
-        Ok(TreeNodeRecursion::Continue)
-    });
-    found
+    collect_columns(expr).iter().map(Column::index).collect()
 }
 
 /// The expression with column `i` replaced by `f(i)`.

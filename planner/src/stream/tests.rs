@@ -1,6 +1,5 @@
 //! Goldens: SQL → stream plan → fragments. `LEVEE_UPDATE_GOLDENS=1 cargo test -p levee-planner stream` rewrites them; review the diff.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use arrow::datatypes::DataType;
@@ -45,10 +44,10 @@ fn golden(name: &str) {
             Err(e) => {
                 let mut text = format!("ERROR {}: {}", e.code, e.message);
                 if let Some(detail) = e.detail {
-                    let _ = write!(text, "\nDETAIL: {detail}");
+                    text.push_str(&format!("\nDETAIL: {detail}"));
                 }
                 if let Some(hint) = e.hint {
-                    let _ = write!(text, "\nHINT: {hint}");
+                    text.push_str(&format!("\nHINT: {hint}"));
                 }
                 text
             }
@@ -59,7 +58,7 @@ fn golden(name: &str) {
                 expected.trim()
             ));
         }
-        let _ = write!(out, "{}\n----\n{}\n\n", query.trim(), actual.trim());
+        out.push_str(&format!("{}\n----\n{}\n\n", query.trim(), actual.trim()));
     }
     if std::env::var_os("LEVEE_UPDATE_GOLDENS").is_some() {
         std::fs::write(golden_path(name), out).expect("the golden file is written");
