@@ -1,6 +1,8 @@
 //! How fast the Nexmark source generates, per second of CPU time:
 //! `CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo run -p levee-runtime --example nexmark [EVENTS]`.
 
+#![allow(clippy::print_stdout, reason = "what it prints is its result")]
+
 use std::collections::BTreeMap;
 
 use levee_runtime::Result;

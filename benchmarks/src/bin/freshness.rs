@@ -3,6 +3,8 @@
 //! The clock starts when the INSERT is sent; the other connection reads the view all the while. One JSON line; the exit code is
 //! 1 if the median or the 99th percentile is above its limit.
 
+#![allow(clippy::print_stdout, reason = "what it prints is its result")]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -3,6 +3,8 @@
 //! One JSON line per query and mode with medians over the runs, a table at the end. The runs' checksums must agree: if they do
 //! not, or a run fails, the exit code is 1.
 
+#![allow(clippy::print_stdout, reason = "what it prints is its result")]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
