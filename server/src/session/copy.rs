@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use levee_planner::sql::{Ast, Binder, CopyFrom, Parsed, Statement, parse};
+use levee_planner::sql::{Ast, CopyFrom, Parsed, Statement, parse};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::copy::CopyInResponse;
 
-use super::Session;
 use super::dml::{Target, new_rows};
+use super::{Session, SessionBinder};
 use crate::copy::Loader;
 use crate::error::{Result, SqlError};
 use crate::wire::connection::client_gone;
@@ -16,7 +16,7 @@ use crate::wire::frontend::Frontend;
 
 impl Session {
     /// Takes the data and inserts it; answers the tag.
-    pub(super) async fn copy_from(&mut self, binder: &Binder, copy: &CopyFrom) -> Result<String> {
+    pub(super) async fn copy_from(&mut self, binder: &SessionBinder, copy: &CopyFrom) -> Result<String> {
         self.refuse_read_only("COPY FROM")?;
         let target = Target::find(binder, copy.table)?;
         let missing = self.missing_columns(binder, &target, copy).await?;
@@ -83,7 +83,7 @@ impl Session {
     /// Values of the columns that COPY does not list: their defaults, one row of them.
     async fn missing_columns(
         &mut self,
-        binder: &Binder,
+        binder: &SessionBinder,
         target: &Target,
         copy: &CopyFrom,
     ) -> Result<Vec<Option<ArrayRef>>> {

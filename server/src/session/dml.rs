@@ -11,13 +11,13 @@ use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::TableDef;
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::varchar_length;
-use levee_planner::sql::{Binder, Dml, DmlKind, Parsed, Statement};
+use levee_planner::sql::{Dml, DmlKind, Parsed, Statement};
 use levee_runtime::coordinator::CommitRequest;
 use levee_runtime::relation::RelationSnapshot;
 use levee_runtime::{Delta, RuntimeError};
 
-use super::Session;
 use super::run::table_def;
+use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
 use crate::types::encode::{TextStyle, value_text};
 
@@ -37,7 +37,7 @@ impl Target {
     ///
     /// # Errors
     /// 42P01, 42809.
-    pub fn find(binder: &Binder, id: ObjectId) -> Result<Self> {
+    pub fn find(binder: &SessionBinder, id: ObjectId) -> Result<Self> {
         let object = binder.catalog.get(id).ok_or(RuntimeError::NoObject(id))?;
         Ok(Self {
             id,
@@ -65,7 +65,7 @@ impl Session {
     pub(super) async fn run_dml(
         &mut self,
         parsed: &Parsed,
-        binder: &Binder,
+        binder: &SessionBinder,
         dml: Dml,
         types: &[Option<DataType>],
         params: &[ScalarValue],

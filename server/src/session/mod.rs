@@ -28,8 +28,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::datatypes::DataType;
 use futures::FutureExt;
-use levee_planner::sql::{BindSettings, Binder};
+use levee_planner::sql::{BindSettings, Binder, Parsed, Statement};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::{CommandComplete, ReadyForQuery, TransactionStatus};
 use pgwire::messages::startup::{Authentication, BackendKeyData, ParameterStatus, SecretKey};
@@ -381,7 +382,7 @@ impl Session {
     }
 
     /// A binder over the newest catalog, for a statement at `now_us`.
-    fn binder(&self) -> Binder {
+    fn binder(&self) -> SessionBinder {
         let catalog = self.server.engine.catalog();
         let now_us = self.txn.block().map_or_else(now_us, Block::now_us);
         let context = SystemContext {
@@ -393,7 +394,7 @@ impl Session {
             now_us,
         };
         let system = System::new(context);
-        Binder {
+        let inner = Binder {
             extra_udfs: system.functions(),
             system: Arc::new(system),
             catalog,
@@ -404,7 +405,29 @@ impl Session {
                 parallelism: self.server.config.parallelism,
             },
             base: Some(self.server.base_state()),
+        };
+        SessionBinder(inner)
+    }
+}
+
+/// The planner's binder, with queries on system catalogs rewritten first.
+#[derive(Debug, Clone)]
+struct SessionBinder(Binder);
+
+impl SessionBinder {
+    fn bind(&self, parsed: &Parsed, types: &[Option<DataType>]) -> Result<Statement> {
+        match System::rewritten(parsed) {
+            Some(rewritten) => Ok(self.0.bind(&rewritten, types)?),
+            None => Ok(self.0.bind(parsed, types)?),
         }
+    }
+}
+
+impl std::ops::Deref for SessionBinder {
+    type Target = Binder;
+
+    fn deref(&self) -> &Binder {
+        &self.0
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::scalar::ScalarValue;
-use levee_planner::sql::{Ast, Binder, ExtStatement, Parsed, Statement};
+use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement};
 use sqlparser::ast::Statement as Sql;
 
+use super::SessionBinder;
 use super::query::Rows;
 use crate::error::{Result, SqlError};
 
@@ -24,7 +25,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Binds once, to learn parameters and result. Statements that return no rows and take no parameters are bound only when they
     /// run, as in PostgreSQL.
-    pub fn new(binder: &Binder, parsed: Option<Parsed>, declared: Vec<Option<DataType>>) -> Result<Self> {
+    pub fn new(binder: &SessionBinder, parsed: Option<Parsed>, declared: Vec<Option<DataType>>) -> Result<Self> {
         let Some(statement) = &parsed else {
             return Ok(Self {
                 parsed,
@@ -45,7 +46,7 @@ impl Prepared {
                     _ => (Vec::new(), None),
                 }
             }
-            Ast::Ext(s) => (Vec::new(), extension_schema(binder, s)),
+            Ast::Ext(s) => (Vec::new(), extension_schema(s)),
             Ast::Sql(_) => (Vec::new(), None),
         };
         Ok(Self { parsed, params, schema })
@@ -57,21 +58,14 @@ impl Prepared {
     }
 }
 
-fn extension_schema(binder: &Binder, statement: &ExtStatement) -> Option<SchemaRef> {
+fn extension_schema(statement: &ExtStatement) -> Option<SchemaRef> {
     let text = |names: &[&str]| {
         let fields: Vec<Field> = names.iter().map(|n| Field::new(*n, DataType::Utf8, false)).collect();
         Some(Arc::new(Schema::new(fields)))
     };
     match statement {
         ExtStatement::Show(None) => text(&["name", "setting", "description"]),
-        ExtStatement::Show(Some(name)) => {
-            let shown = binder
-                .system
-                .table(Some("pg_catalog"), "pg_settings")
-                .is_some()
-                .then(|| shown_name(name));
-            text(&[shown.unwrap_or(name)])
-        }
+        ExtStatement::Show(Some(name)) => text(&[shown_name(name)]),
         ExtStatement::Explain { .. } => text(&["QUERY PLAN"]),
         _ => None,
     }

@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use super::txn::Block;
 use super::{Session, guard};
 use crate::error::{Result, SqlError};
+use crate::system::type_size;
 use crate::types::encode::BatchEncoder;
 use crate::wire::connection::OUT_BYTES;
 
@@ -320,16 +321,4 @@ pub(super) fn add_own_changes(snapshot: &mut ReadSnapshot, block: &Block) -> Res
         }
     }
     Ok(())
-}
-
-/// `typlen` of a type.
-pub(super) fn type_size(oid: u32) -> i16 {
-    match oid {
-        16 => 1,
-        21 => 2,
-        23 | 26 | 700 | 1082 => 4,
-        20 | 701 | 1114 | 1184 => 8,
-        1186 => 16,
-        _ => -1,
-    }
 }

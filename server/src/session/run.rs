@@ -7,13 +7,13 @@ use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::{CatalogObject, ObjectKind};
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{Ast, Binder, ExtStatement, Parsed, Statement, bind_params};
+use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, bind_params};
 use levee_runtime::RuntimeError;
 
-use super::Session;
 use super::prepared::Prepared;
 use super::query::Rows;
 use super::txn::{Txn, failed_block};
+use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
 
 /// DDL is bound again when the catalog has moved on, at most this often.
@@ -57,7 +57,7 @@ impl Session {
     async fn run_bound(
         &mut self,
         parsed: &Parsed,
-        binder: &Binder,
+        binder: &SessionBinder,
         bound: Statement,
         types: &[Option<DataType>],
         params: &[ScalarValue],
@@ -238,7 +238,7 @@ impl Session {
         self.commit_implicit().await
     }
 
-    async fn create(&mut self, parsed: &Parsed, binder: &Binder, object: CatalogObject) -> Result<Outcome> {
+    async fn create(&mut self, parsed: &Parsed, binder: &SessionBinder, object: CatalogObject) -> Result<Outcome> {
         let tag = format!("CREATE {}", object.kind_name().to_uppercase());
         self.before_ddl(&tag).await?;
         let (mut catalog, mut object) = (Arc::clone(&binder.catalog), object);
@@ -262,7 +262,7 @@ impl Session {
                 }
                 _ => return Err(SqlError::internal("CREATE bound to another kind of statement")),
             }
-            catalog = binder.catalog;
+            catalog = Arc::clone(&binder.catalog);
         }
         Err(catalog_busy())
     }
@@ -270,7 +270,7 @@ impl Session {
     async fn drop_objects(
         &mut self,
         parsed: &Parsed,
-        binder: &Binder,
+        binder: &SessionBinder,
         objects: Vec<ObjectId>,
         tag: &'static str,
         notices: Vec<String>,
@@ -300,7 +300,7 @@ impl Session {
                 } => (objects, notices) = (o, n),
                 _ => return Err(SqlError::internal("DROP bound to another kind of statement")),
             }
-            catalog = binder.catalog;
+            catalog = Arc::clone(&binder.catalog);
         }
         Err(catalog_busy())
     }

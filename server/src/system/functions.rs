@@ -1,11 +1,411 @@
-//! Functions of `pg_catalog`.
+//! Functions of `pg_catalog` that tell of the catalog, the session or the server.
+//!
+//! They are called on a few rows by clients' catalog queries, so they work on text, a row at a time.
+
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use datafusion::logical_expr::ScalarUDF;
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::{DataFusionError, Result as DfResult};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+};
+use levee_planner::catalog::{CatalogObject, ObjectKind};
 
 use super::SystemContext;
+use super::tables::{CONSTRAINT_BASE, INDEX_BASE, NAMESPACES, object_of, type_oid, type_text};
+use crate::error::{Result, SqlError};
+use crate::types::encode::{TextStyle, value_text};
+use crate::types::input::ColumnInput;
+use crate::types::zone::Zone;
 
-/// All of them.
-pub fn all(_context: &Arc<SystemContext>) -> Vec<Arc<ScalarUDF>> {
-    Vec::new()
+type Args<'a> = &'a [Option<String>];
+type Body = fn(&SystemContext, Args<'_>) -> Result<Option<String>>;
+
+const TEXT: DataType = DataType::Utf8;
+const BOOL: DataType = DataType::Boolean;
+const INT4: DataType = DataType::Int32;
+const INT8: DataType = DataType::Int64;
+
+/// All of them: name, result type, body.
+const FUNCTIONS: &[(&str, DataType, Body)] = &[
+    ("version", TEXT, |_, _| {
+        Ok(Some(format!(
+            "PostgreSQL {} on {}, Levee {}",
+            crate::session::SERVER_VERSION,
+            std::env::consts::ARCH,
+            env!("CARGO_PKG_VERSION")
+        )))
+    }),
+    ("current_database", TEXT, |_, _| {
+        Ok(Some(crate::session::DATABASE.to_owned()))
+    }),
+    ("current_catalog", TEXT, |_, _| {
+        Ok(Some(crate::session::DATABASE.to_owned()))
+    }),
+    ("current_schema", TEXT, |_, _| Ok(Some("public".to_owned()))),
+    ("current_schemas", TEXT, |_, a| {
+        Ok(Some(
+            if arg(a, 0) == Some("t") {
+                "{pg_catalog,public}"
+            } else {
+                "{public}"
+            }
+            .to_owned(),
+        ))
+    }),
+    ("current_user", TEXT, |c, _| Ok(Some(c.user.clone()))),
+    ("session_user", TEXT, |c, _| Ok(Some(c.user.clone()))),
+    ("user", TEXT, |c, _| Ok(Some(c.user.clone()))),
+    ("pg_backend_pid", INT4, |c, _| Ok(Some(c.pid.to_string()))),
+    ("pg_is_in_recovery", BOOL, |_, _| Ok(Some("f".to_owned()))),
+    ("pg_cancel_backend", BOOL, |c, a| {
+        let pid = arg(a, 0).and_then(|t| t.parse().ok());
+        Ok(pid.map(|pid| if c.server.cancel(pid, None) { "t" } else { "f" }.to_owned()))
+    }),
+    ("pg_advisory_unlock_all", TEXT, |_, _| Ok(Some(String::new()))),
+    ("current_setting", TEXT, |c, a| {
+        let name = arg(a, 0).unwrap_or_default().to_lowercase();
+        let found = c
+            .settings
+            .iter()
+            .find(|(n, _, _)| n.to_lowercase() == name)
+            .map(|(_, v, _)| v.clone());
+        if found.is_none() && arg(a, 1) != Some("t") {
+            return Err(SqlError::new(
+                "42704",
+                format!("unrecognized configuration parameter \"{name}\""),
+            ));
+        }
+        Ok(found)
+    }),
+    ("pg_table_is_visible", BOOL, |c, a| {
+        let oid = int(a, 0);
+        Ok(oid.map(|oid| {
+            if object_of(c, oid).is_some() || (INDEX_BASE..CONSTRAINT_BASE).contains(&oid) {
+                "t"
+            } else {
+                "f"
+            }
+            .to_owned()
+        }))
+    }),
+    ("pg_type_is_visible", BOOL, yes),
+    ("pg_function_is_visible", BOOL, yes),
+    ("pg_opclass_is_visible", BOOL, yes),
+    ("pg_relation_is_publishable", BOOL, yes),
+    ("has_table_privilege", BOOL, yes),
+    ("has_any_column_privilege", BOOL, yes),
+    ("has_column_privilege", BOOL, yes),
+    ("has_schema_privilege", BOOL, yes),
+    ("has_database_privilege", BOOL, yes),
+    ("has_function_privilege", BOOL, yes),
+    ("pg_has_role", BOOL, yes),
+    ("pg_get_userbyid", TEXT, |c, a| Ok(arg(a, 0).map(|_| c.user.clone()))),
+    ("format_type", TEXT, |_, a| {
+        let typmod = int(a, 1).unwrap_or(-1);
+        Ok(int(a, 0).map(|oid| type_text(oid, typmod)))
+    }),
+    ("pg_get_expr", TEXT, |_, a| Ok(arg(a, 0).map(str::to_owned))),
+    ("pg_get_constraintdef", TEXT, |c, a| {
+        let id = int(a, 0).map(|oid| oid - CONSTRAINT_BASE).filter(|id| *id > 0);
+        Ok(id
+            .and_then(|id| object_of(c, id))
+            .and_then(|o| key_text(o).map(|k| format!("PRIMARY KEY ({k})"))))
+    }),
+    ("pg_get_indexdef", TEXT, |c, a| {
+        let id = int(a, 0).map(|oid| oid - INDEX_BASE).filter(|id| *id > 0);
+        let Some(object) = id.and_then(|id| object_of(c, id)) else {
+            return Ok(None);
+        };
+        let column = int(a, 1).unwrap_or(0);
+        let Some(key) = key_text(object) else { return Ok(None) };
+        if column > 0 {
+            let at = usize::try_from(column - 1).unwrap_or(0);
+            return Ok(key.split(", ").nth(at).map(str::to_owned));
+        }
+        let name = &object.name;
+        Ok(Some(format!(
+            "CREATE UNIQUE INDEX {name}_pkey ON public.{name} USING btree ({key})"
+        )))
+    }),
+    ("pg_get_viewdef", TEXT, |c, a| {
+        let object = match int(a, 0) {
+            Some(oid) => object_of(c, oid),
+            None => arg(a, 0).and_then(|name| c.catalog.by_name(name)),
+        };
+        Ok(object.and_then(|o| match &o.kind {
+            ObjectKind::View(v) => Some(format!(" {};", v.sql)),
+            ObjectKind::MaterializedView(v) => Some(format!(" {};", v.sql)),
+            _ => None,
+        }))
+    }),
+    ("obj_description", TEXT, no_value),
+    ("col_description", TEXT, no_value),
+    ("shobj_description", TEXT, no_value),
+    ("pg_get_function_result", TEXT, no_value),
+    ("pg_get_function_arguments", TEXT, no_value),
+    ("pg_get_function_identity_arguments", TEXT, no_value),
+    ("pg_get_functiondef", TEXT, no_value),
+    ("pg_get_function_sqlbody", TEXT, no_value),
+    ("pg_get_ruledef", TEXT, no_value),
+    ("pg_get_triggerdef", TEXT, no_value),
+    ("pg_get_partkeydef", TEXT, no_value),
+    ("pg_get_statisticsobjdef_columns", TEXT, no_value),
+    ("pg_get_serial_sequence", TEXT, no_value),
+    ("pg_tablespace_location", TEXT, no_value),
+    ("pg_my_temp_schema", INT4, |_, _| Ok(Some("0".to_owned()))),
+    ("pg_is_other_temp_schema", BOOL, |_, _| Ok(Some("f".to_owned()))),
+    ("pg_encoding_to_char", TEXT, |_, a| {
+        Ok(int(a, 0).map(|n| if n == 6 { "UTF8" } else { "" }.to_owned()))
+    }),
+    ("pg_char_to_encoding", INT4, |_, _| Ok(Some("6".to_owned()))),
+    ("pg_relation_size", INT8, size),
+    ("pg_table_size", INT8, size),
+    ("pg_indexes_size", INT8, |_, _| Ok(Some("0".to_owned()))),
+    ("pg_total_relation_size", INT8, size),
+    ("pg_database_size", INT8, no_value),
+    ("pg_size_pretty", TEXT, |_, a| {
+        Ok(arg(a, 0).and_then(|t| t.parse::<f64>().ok()).map(pretty))
+    }),
+    ("quote_ident", TEXT, |_, a| Ok(arg(a, 0).map(quote_ident))),
+    ("to_regclass", TEXT, |c, a| {
+        Ok(arg(a, 0)
+            .and_then(|n| regclass(c, n))
+            .map(|_| arg(a, 0).unwrap_or_default().to_owned()))
+    }),
+    ("pg_oid_of_regclass", INT4, |c, a| match arg(a, 0) {
+        None => Ok(None),
+        Some(name) => regclass(c, name)
+            .map(|oid| Some(oid.to_string()))
+            .ok_or_else(|| SqlError::new("42P01", format!("relation \"{name}\" does not exist"))),
+    }),
+    ("pg_name_of_regclass", TEXT, |c, a| {
+        Ok(int(a, 0).map(|oid| {
+            let base = if oid >= INDEX_BASE {
+                object_of(c, oid - INDEX_BASE).map(|o| format!("{}_pkey", o.name))
+            } else {
+                None
+            };
+            base.or_else(|| object_of(c, oid).map(|o| quote_ident(&o.name)))
+                .unwrap_or_else(|| oid.to_string())
+        }))
+    }),
+    ("pg_oid_of_regtype", INT4, |_, a| match arg(a, 0) {
+        None => Ok(None),
+        Some(name) => type_oid(name)
+            .map(|oid| Some(oid.to_string()))
+            .ok_or_else(|| SqlError::new("42704", format!("type \"{name}\" does not exist"))),
+    }),
+    ("pg_name_of_regtype", TEXT, |_, a| {
+        Ok(int(a, 0).map(|oid| type_text(oid, -1)))
+    }),
+    ("pg_oid_of_regproc", INT4, |_, a| Ok(arg(a, 0).map(|_| "0".to_owned()))),
+    ("pg_name_of_regproc", TEXT, |_, a| {
+        Ok(arg(a, 0).map(|t| if t == "0" { "-".to_owned() } else { t.to_owned() }))
+    }),
+    ("pg_oid_of_regnamespace", INT4, |_, a| {
+        let Some(name) = arg(a, 0) else { return Ok(None) };
+        let found = NAMESPACES.iter().find(|(_, n)| *n == name);
+        found
+            .map(|(oid, _)| Some(oid.to_string()))
+            .ok_or_else(|| SqlError::new("3F000", format!("schema \"{name}\" does not exist")))
+    }),
+    ("pg_name_of_regnamespace", TEXT, |_, a| {
+        Ok(int(a, 0).map(|oid| {
+            NAMESPACES
+                .iter()
+                .find(|(o, _)| *o == oid)
+                .map_or_else(|| oid.to_string(), |(_, n)| (*n).to_owned())
+        }))
+    }),
+    ("pg_oid_of_regrole", INT4, |_, a| Ok(arg(a, 0).map(|_| "10".to_owned()))),
+    ("pg_name_of_regrole", TEXT, |c, a| Ok(arg(a, 0).map(|_| c.user.clone()))),
+];
+
+fn yes(_: &SystemContext, _: Args<'_>) -> Result<Option<String>> {
+    Ok(Some("t".to_owned()))
+}
+
+fn no_value(_: &SystemContext, _: Args<'_>) -> Result<Option<String>> {
+    Ok(None)
+}
+
+fn arg<'a>(args: Args<'a>, i: usize) -> Option<&'a str> {
+    args.get(i).and_then(Option::as_deref)
+}
+
+fn int(args: Args<'_>, i: usize) -> Option<i32> {
+    arg(args, i)?.trim().parse().ok()
+}
+
+/// Bytes of a relation, as `levee_catalog.regions` tells.
+fn size(c: &SystemContext, a: Args<'_>) -> Result<Option<String>> {
+    let Some(id) = arg(a, 0) else { return Ok(None) };
+    let rows = tokio::task::block_in_place(|| c.server.engine.status("regions"));
+    let found = rows.iter().find(|r| r.first().and_then(Option::as_deref) == Some(id));
+    Ok(Some(
+        found
+            .and_then(|r| r.get(8).cloned().flatten())
+            .unwrap_or_else(|| "0".to_owned()),
+    ))
+}
+
+fn pretty(bytes: f64) -> String {
+    let mut v = bytes;
+    for unit in ["bytes", "kB", "MB", "GB"] {
+        if v.abs() < 10_240.0 {
+            return format!("{v:.0} {unit}");
+        }
+        v /= 1024.0;
+    }
+    format!("{v:.0} TB")
+}
+
+fn quote_ident(name: &str) -> String {
+    let plain = name
+        .bytes()
+        .enumerate()
+        .all(|(i, b)| b == b'_' || b.is_ascii_lowercase() || (i > 0 && b.is_ascii_digit()));
+    if plain && !name.is_empty() {
+        name.to_owned()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}
+
+fn key_text(object: &CatalogObject) -> Option<String> {
+    let ObjectKind::Table(t) = &object.kind else {
+        return None;
+    };
+    if t.primary_key.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = t
+        .primary_key
+        .iter()
+        .map(|&c| quote_ident(t.schema.field(c).name()))
+        .collect();
+    Some(names.join(", "))
+}
+
+/// OID of a relation named in text, with or without schema and quotes, or by its number.
+fn regclass(c: &SystemContext, text: &str) -> Option<i32> {
+    if let Ok(oid) = text.parse() {
+        return Some(oid);
+    }
+    let name = text.strip_prefix("public.").unwrap_or(text);
+    let name = match name.strip_prefix('"').and_then(|n| n.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => name.to_lowercase(),
+    };
+    if let Some(object) = c.catalog.by_name(&name) {
+        return i32::try_from(object.id.0).ok();
+    }
+    let system = name.strip_prefix("pg_catalog.").unwrap_or(&name);
+    match system {
+        "pg_class" => Some(1259),
+        "pg_type" => Some(1247),
+        "pg_proc" => Some(1255),
+        "pg_namespace" => Some(2615),
+        "pg_attribute" => Some(1249),
+        "pg_constraint" => Some(2606),
+        "pg_database" => Some(1262),
+        _ => None,
+    }
+}
+
+/// The functions for one statement.
+pub fn all(context: &Arc<SystemContext>) -> Vec<Arc<ScalarUDF>> {
+    FUNCTIONS
+        .iter()
+        .map(|(name, result, body)| {
+            Arc::new(ScalarUDF::new_from_impl(SystemFunction {
+                name,
+                signature: Signature::one_of(
+                    vec![TypeSignature::Nullary, TypeSignature::VariadicAny],
+                    Volatility::Stable,
+                ),
+                result: result.clone(),
+                body: *body,
+                context: Arc::clone(context),
+            }))
+        })
+        .collect()
+}
+
+#[derive(Debug)]
+struct SystemFunction {
+    name: &'static str,
+    signature: Signature,
+    result: DataType,
+    body: Body,
+    context: Arc<SystemContext>,
+}
+
+impl PartialEq for SystemFunction {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for SystemFunction {}
+
+impl Hash for SystemFunction {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for SystemFunction {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(self.result.clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        let rows = args.number_rows;
+        let external = |e: SqlError| DataFusionError::External(Box::new(e));
+        let all_scalar = args.args.iter().all(|a| matches!(a, ColumnarValue::Scalar(_)));
+        let n = if all_scalar { 1 } else { rows };
+        let arrays: Vec<ArrayRef> = args
+            .args
+            .into_iter()
+            .map(|a| a.into_array(n))
+            .collect::<DfResult<_>>()?;
+        let mut output = ColumnInput::new(&Field::new("", self.result.clone(), true)).map_err(external)?;
+        let style = TextStyle::default();
+        for row in 0..n {
+            let values = arrays
+                .iter()
+                .map(|a| {
+                    if a.data_type() == &DataType::Null {
+                        Ok(None)
+                    } else {
+                        value_text(a, row, &style)
+                    }
+                })
+                .collect::<Result<Vec<_>>>()
+                .map_err(external)?;
+            match (self.body)(&self.context, &values).map_err(external)? {
+                Some(text) => output.text(&text, &Zone::utc()).map_err(external)?,
+                None => output.null(),
+            }
+        }
+        let array = output.finish();
+        if all_scalar {
+            return Ok(ColumnarValue::Scalar(datafusion::scalar::ScalarValue::try_from_array(
+                &array, 0,
+            )?));
+        }
+        Ok(ColumnarValue::Array(array))
+    }
 }

@@ -4,6 +4,7 @@
 
 mod functions;
 mod levee;
+mod rewrite;
 mod tables;
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use datafusion::catalog::TableProvider;
 use datafusion::logical_expr::ScalarUDF;
 use levee_planner::catalog::Catalog;
-use levee_planner::sql::SystemTables;
+use levee_planner::sql::{Parsed, SystemTables};
 
 use crate::server::Server;
 
@@ -46,6 +47,11 @@ impl System {
         }
     }
 
+    /// The statement to bind in place of `parsed`, if it asks system relations in ways that the planner lacks.
+    pub fn rewritten(parsed: &Parsed) -> Option<Parsed> {
+        rewrite::rewritten(parsed)
+    }
+
     /// Functions of `pg_catalog` that depend on the catalog or the session.
     pub fn functions(&self) -> Vec<Arc<ScalarUDF>> {
         functions::all(&self.context)
@@ -73,5 +79,17 @@ impl SystemTables for System {
                 None
             }
         }
+    }
+}
+
+/// `typlen` of a type.
+pub fn type_size(oid: u32) -> i16 {
+    match oid {
+        16 => 1,
+        21 => 2,
+        23 | 26 | 700 | 1082 => 4,
+        20 | 701 | 1114 | 1184 => 8,
+        1186 => 16,
+        _ => -1,
     }
 }
