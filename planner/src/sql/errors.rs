@@ -3,6 +3,8 @@
 use arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, SchemaError};
 
+use sqlparser::tokenizer::{Token, TokenWithSpan};
+
 use super::parse::tokenize;
 use super::text::numeric_overflow;
 use crate::PlanError;
@@ -67,7 +69,17 @@ pub fn map_arrow_error(e: ArrowError) -> PlanError {
 
 fn schema_error(e: &SchemaError) -> PlanError {
     match e {
-        SchemaError::FieldNotFound { field, .. } => {
+        SchemaError::FieldNotFound { field, valid_fields } => {
+            if let Some(r) = &field.relation {
+                let known =
+                    |f: &datafusion::common::Column| f.relation.as_ref().is_some_and(|x| x.table() == r.table());
+                if !valid_fields.iter().any(known) {
+                    return PlanError::new(
+                        "42P01",
+                        format!("missing FROM-clause entry for table \"{}\"", r.table()),
+                    );
+                }
+            }
             let name = match &field.relation {
                 Some(r) => format!("{}.{}", r.table(), field.name),
                 None => format!("\"{}\"", field.name),
@@ -123,7 +135,23 @@ fn plan_error(m: &str) -> PlanError {
             format!("column \"{column}\" must appear in the GROUP BY clause or be used in an aggregate function"),
         );
     }
-    if m.contains("aggregate") && (m.contains("WHERE") || m.contains("where")) {
+    if m.contains("calls cannot be nested") {
+        return PlanError::new("42803", "aggregate function calls cannot be nested");
+    }
+    if let Some((_, inner)) = m.split_once("External error: ") {
+        let message = inner.split(". ").next().unwrap_or(inner);
+        return PlanError::new("42883", message)
+            .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
+    }
+    if m.contains("rder by column out of bounds") {
+        let n = m
+            .split("specified: ")
+            .nth(1)
+            .and_then(|t| t.split(',').next())
+            .unwrap_or("");
+        return PlanError::new("42P10", format!("ORDER BY position {n} is not in select list"));
+    }
+    if m.to_lowercase().contains("aggregate") && m.to_lowercase().contains("where clause") {
         return PlanError::new("42803", "aggregate functions are not allowed in WHERE");
     }
     if m.contains("No field named") {
@@ -206,31 +234,77 @@ fn tidy(m: &str) -> String {
     }
 }
 
-/// Adds the position of the name that an error complains of, found by looking for it among the statement's words.
+/// Adds the position of what an error complains of, found by looking for it among the statement's tokens: the first use of a name or
+/// literal, an operator if it stands only once.
 pub(super) fn locate(e: PlanError, text: &str) -> PlanError {
-    if e.position.is_some()
-        || !matches!(
-            e.code,
-            "42P01" | "42703" | "42883" | "42702" | "42704" | "42809" | "42803"
-        )
-    {
+    if e.position.is_some() {
         return e;
     }
-    let Some(name) = subject(&e) else { return e };
     let Ok(tokens) = tokenize(text) else { return e };
     let lines = super::parse::Lines::new(text);
-    let found = tokens.iter().find(|t| match &t.token {
-        sqlparser::tokenizer::Token::Word(w) if w.quote_style.is_none() => w.value.eq_ignore_ascii_case(&name),
-        sqlparser::tokenizer::Token::Word(w) => w.value == name,
-        _ => false,
-    });
-    match found {
-        Some(t) => {
-            let at = lines.offset(t.span.start) + 1;
-            e.at(at)
+    let place = |t: &TokenWithSpan| lines.offset(t.span.start) + 1;
+    let literal = |value: &str| {
+        let same = |t: &&TokenWithSpan| matches!(&t.token, Token::SingleQuotedString(s) if s == value);
+        tokens.iter().find(same).map(place)
+    };
+    let only = |wanted: &dyn Fn(&Token) -> bool| {
+        let mut all = tokens.iter().filter(|t| wanted(&t.token));
+        match (all.next(), all.next()) {
+            (Some(t), None) => Some(place(t)),
+            _ => None,
         }
+    };
+    let found = match e.code {
+        "22P02" | "22007" | "22008" | "22003" => quoted_value(&e.message).and_then(|v| literal(&v)),
+        "42846" => only(&|t| {
+            matches!(t, Token::DoubleColon) || matches!(t, Token::Word(w) if w.value.eq_ignore_ascii_case("cast"))
+        }),
+        "42883" if e.message.starts_with("operator does not exist") => {
+            let op = e
+                .message
+                .trim_end_matches(" without time zone")
+                .trim_end_matches(" with time zone");
+            let op = op
+                .replace("double precision", "float8")
+                .split(' ')
+                .nth_back(1)
+                .unwrap_or("")
+                .to_owned();
+            only(&|t| is_operator(t, &op))
+        }
+        "42P01" | "42703" | "42883" | "42702" | "42704" | "42809" | "42803" | "42P10" => subject(&e).and_then(|name| {
+            let same = |t: &&TokenWithSpan| match &t.token {
+                Token::Word(w) if w.quote_style.is_none() => w.value.eq_ignore_ascii_case(&name),
+                Token::Word(w) => w.value == name,
+                Token::Number(n, _) => e.code == "42P10" && *n == name,
+                _ => false,
+            };
+            let mut all = tokens.iter().filter(same);
+            if e.code == "42P10" { all.next_back() } else { all.next() }.map(place)
+        }),
+        _ => None,
+    };
+    match found {
+        Some(at) => e.at(at),
         None => e,
     }
+}
+
+fn is_operator(t: &Token, op: &str) -> bool {
+    match (t, op) {
+        (Token::Word(w), "~~" | "!~~") => w.quote_style.is_none() && w.value.eq_ignore_ascii_case("like"),
+        (Token::Word(w), "~~*" | "!~~*") => w.quote_style.is_none() && w.value.eq_ignore_ascii_case("ilike"),
+        (Token::Word(w), "=") => w.quote_style.is_none() && w.value.eq_ignore_ascii_case("in"),
+        (Token::Word(_) | Token::Whitespace(_) | Token::SingleQuotedString(_), _) => false,
+        (t, op) => t.to_string() == op,
+    }
+}
+
+/// The value in double quotes that ends a message, or stands in it.
+fn quoted_value(m: &str) -> Option<String> {
+    let from = m.find('"')? + 1;
+    let to = m.rfind('"')?;
+    (from <= to).then(|| m[from..to].to_owned())
 }
 
 /// The first name in a message: the part before a dot of a qualified one.
@@ -238,9 +312,16 @@ fn subject(e: &PlanError) -> Option<String> {
     let m = &e.message;
     let quoted = m.split('"').nth(1).map(str::to_owned);
     let word = || {
-        let rest = m.strip_prefix("column ").or_else(|| m.strip_prefix("function "))?;
+        let rest = ["column ", "function ", "ORDER BY position "]
+            .iter()
+            .find_map(|p| m.strip_prefix(p))?;
         rest.split([' ', '(']).next().map(str::to_owned)
     };
     let name = quoted.or_else(word)?;
-    name.split('.').next().map(str::to_owned)
+    let part = if e.code == "42803" {
+        name.rsplit('.').next()
+    } else {
+        name.split('.').next()
+    };
+    part.map(str::to_owned)
 }

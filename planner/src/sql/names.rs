@@ -47,6 +47,7 @@ fn strength(e: &Expr) -> Option<(u8, String)> {
         Expr::Ceil { .. } => strong("ceil"),
         Expr::Floor { .. } => strong("floor"),
         Expr::Position { .. } => strong("position"),
+        Expr::Substring { shorthand: true, .. } => strong("substr"),
         Expr::Substring { .. } => strong("substring"),
         Expr::Overlay { .. } => strong("overlay"),
         Expr::Trim { trim_where, .. } => strong(match trim_where {
@@ -55,7 +56,6 @@ fn strength(e: &Expr) -> Option<(u8, String)> {
             _ => "btrim",
         }),
         Expr::AtTimeZone { .. } => strong("timezone"),
-        Expr::Value(v) if matches!(v.value, ast::Value::Boolean(_)) => Some((1, "bool".to_owned())),
         _ => None,
     }
 }

@@ -148,7 +148,7 @@ impl ContextProvider for Provider<'_> {
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
         if name.starts_with("pg_") {
             // Only the server's own and those that stand for syntax have names of this form.
-            let internal = name == "pg_extract" || name == "pg_series";
+            let internal = name == "pg_extract" || name == "pg_neg";
             return self
                 .binder
                 .extra_udfs

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use sqlparser::ast::{
     self, BinaryOperator, CastKind, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
     Ident, JoinConstraint, JoinOperator, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, SetExpr,
-    TableAlias, TableFactor, TimezoneInfo, Value, ValueWithSpan, VisitMut, VisitorMut,
+    TableAlias, TableFactor, TimezoneInfo, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut,
 };
 
 use super::ext::{fold, object_name};
@@ -136,7 +136,7 @@ impl VisitorMut for Rewriter {
     }
 
     fn post_visit_expr(&mut self, e: &mut Expr) -> Flow {
-        flow(integer_literal(e))
+        flow(number_literal(e))
     }
 }
 
@@ -500,6 +500,29 @@ impl Rewriter {
             Expr::Ceil { expr, .. } => *e = function("ceil", vec![std::mem::replace(expr.as_mut(), null())]),
             Expr::Floor { expr, .. } => *e = function("floor", vec![std::mem::replace(expr.as_mut(), null())]),
             Expr::Function(_) => self.function(e)?,
+            Expr::UnaryOp { op, expr } => {
+                let operand = std::mem::replace(expr.as_mut(), null());
+                *e = unary(*op, operand);
+            }
+            Expr::BinaryOp {
+                left,
+                op: op @ (BinaryOperator::Eq | BinaryOperator::NotEq),
+                right,
+            } => {
+                if let (Expr::Tuple(l), Expr::Tuple(r)) = (left.as_ref(), right.as_ref()) {
+                    *e = row_comparison(l, op, r)?;
+                }
+            }
+            Expr::Cast { expr, .. } => {
+                // A scientific literal is read by the target's own rules, so `1e300::float8` need not be a numeric first.
+                if let Expr::Value(v) = expr.as_mut() {
+                    if let Value::Number(n, false) = &v.value {
+                        if n.contains(['e', 'E']) {
+                            v.value = Value::SingleQuotedString(n.clone());
+                        }
+                    }
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -513,6 +536,19 @@ impl Rewriter {
                 *e = self.moment(&name, moment)?;
                 return Ok(());
             }
+        }
+        if name == "mod" && f.over.is_none() {
+            if let Some((a, b)) = two_arguments(f) {
+                *e = Expr::Nested(Box::new(Expr::BinaryOp {
+                    left: Box::new(Expr::Nested(Box::new(a))),
+                    op: BinaryOperator::Modulo,
+                    right: Box::new(Expr::Nested(Box::new(b))),
+                }));
+                return Ok(());
+            }
+        }
+        if name == "variance" {
+            f.name = ObjectName::from(vec![Ident::new("var_samp")]);
         }
         if let Some(condition_) = f.filter.take() {
             f.filter = Some(Box::new(condition(*condition_, "FILTER")));
@@ -620,34 +656,108 @@ fn interval_text(i: &ast::Interval) -> Result<Option<String>> {
     }))
 }
 
-/// A bare integer literal: int4 if it fits, else int8, else numeric.
-fn integer_literal(e: &mut Expr) -> Result<()> {
+/// `-5` is one literal; other operands go through typed functions.
+fn unary(op: UnaryOperator, operand: Expr) -> Expr {
+    match (op, operand) {
+        (
+            UnaryOperator::Minus,
+            Expr::Value(ValueWithSpan {
+                value: Value::Number(n, false),
+                ..
+            }),
+        ) if !n.starts_with('-') => Expr::Value(Value::Number(format!("-{n}"), false).into()),
+        (UnaryOperator::Minus, e) => function("pg_neg", vec![e]),
+        (UnaryOperator::Plus, e) => e,
+        (UnaryOperator::Not, e) => Expr::UnaryOp {
+            op,
+            expr: Box::new(Expr::Nested(Box::new(condition(e, "NOT")))),
+        },
+        (op, e) => Expr::UnaryOp { op, expr: Box::new(e) },
+    }
+}
+
+fn two_arguments(f: &mut Function) -> Option<(Expr, Expr)> {
+    let FunctionArguments::List(list) = &mut f.args else {
+        return None;
+    };
+    match list.args.as_mut_slice() {
+        [
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(a)),
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(b)),
+        ] => Some((std::mem::replace(a, null()), std::mem::replace(b, null()))),
+        _ => None,
+    }
+}
+
+/// `(a, b) = (c, d)`.
+fn row_comparison(l: &[Expr], op: &BinaryOperator, r: &[Expr]) -> Result<Expr> {
+    if l.len() != r.len() {
+        return Err(PlanError::new("42601", "unequal number of entries in row expressions"));
+    }
+    let join = if matches!(op, BinaryOperator::Eq) {
+        BinaryOperator::And
+    } else {
+        BinaryOperator::Or
+    };
+    let mut pairs = l.iter().zip(r).map(|(a, b)| Expr::BinaryOp {
+        left: Box::new(Expr::Nested(Box::new(a.clone()))),
+        op: op.clone(),
+        right: Box::new(Expr::Nested(Box::new(b.clone()))),
+    });
+    let Some(first) = pairs.next() else {
+        return Err(PlanError::new("42601", "cannot compare rows of zero length"));
+    };
+    let all = pairs.fold(first, |acc, p| Expr::BinaryOp {
+        left: Box::new(acc),
+        op: join.clone(),
+        right: Box::new(p),
+    });
+    Ok(Expr::Nested(Box::new(all)))
+}
+
+/// A bare number: int4 if it fits, else int8, else numeric with its own digits.
+fn number_literal(e: &mut Expr) -> Result<()> {
     let Expr::Value(v) = e else { return Ok(()) };
     let Value::Number(text, plain) = &mut v.value else {
         return Ok(());
     };
-    let digits: String = text.chars().filter(|c| *c != '_').collect();
-    if *plain || !digits.bytes().all(|b| b.is_ascii_digit()) {
+    if *plain {
         return Ok(());
     }
+    let digits: String = text.chars().filter(|c| *c != '_').collect();
     *plain = true;
-    let target = match digits.parse::<i64>() {
-        Ok(n) if i32::try_from(n).is_ok() => ast::DataType::Int4(None),
-        Ok(_) => return Ok(()),
-        Err(_) => {
-            let significant = digits.trim_start_matches('0').len().max(1);
-            if significant > usize::from(super::types::DECLARED_PRECISION_MAX) {
-                return Err(super::text::numeric_overflow());
-            }
-            let data_type = ast::DataType::Numeric(ast::ExactNumberInfo::PrecisionAndScale(
-                u64::try_from(significant).unwrap_or(38),
-                0,
-            ));
-            *e = cast(string(&digits), data_type);
-            return Ok(());
+    match digits.parse::<i64>() {
+        Ok(n) if i32::try_from(n).is_ok() => {
+            let number = std::mem::replace(e, null());
+            *e = cast(number, ast::DataType::Int4(None));
         }
-    };
-    let number = std::mem::replace(e, null());
-    *e = cast(number, target);
+        Ok(_) => {}
+        Err(_) => *e = cast(string(&digits), numeric_of(&digits)?),
+    }
     Ok(())
+}
+
+/// The numeric type whose scale is that of a literal as written.
+fn numeric_of(text: &str) -> Result<ast::DataType> {
+    let body = text.trim_start_matches(['-', '+']);
+    let (mantissa, exponent) = match body.split_once(['e', 'E']) {
+        Some((m, x)) => (m, x.parse::<i64>().map_err(|_| super::text::numeric_overflow())?),
+        None => (body, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let length = |s: &str| i64::try_from(s.len()).unwrap_or(i64::MAX);
+    let scale = (length(fraction) - exponent).max(0);
+    let whole = (length(whole.trim_start_matches('0')) + exponent).max(0);
+    let precision = (whole + scale).max(1);
+    if precision > i64::from(super::types::DECLARED_PRECISION_MAX) {
+        if whole > 38 || scale > 38 {
+            return Err(super::text::numeric_overflow()
+                .detail("numeric holds 38 digits before and 38 digits after the decimal point"));
+        }
+        return Ok(ast::DataType::Numeric(ast::ExactNumberInfo::None));
+    }
+    let precision = u64::try_from(precision).unwrap_or(1);
+    Ok(ast::DataType::Numeric(ast::ExactNumberInfo::PrecisionAndScale(
+        precision, scale,
+    )))
 }

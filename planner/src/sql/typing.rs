@@ -143,7 +143,9 @@ impl TreeNodeRewriter for Typer<'_> {
         // Operators and casts have been typed when they were made.
         let done = match &e {
             Expr::BinaryExpr(b) => !matches!(b.op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom),
-            Expr::ScalarFunction(f) => f.func.name().starts_with("pg_") && f.func.name() != "pg_extract",
+            Expr::ScalarFunction(f) => {
+                f.func.name().starts_with("pg_") && !matches!(f.func.name(), "pg_extract" | "pg_neg")
+            }
             _ => false,
         };
         let next = if done {
@@ -178,6 +180,10 @@ impl Typer<'_> {
             Expr::Like(like) => self.like(like),
             Expr::SimilarTo(like) => self.similar(like),
             Expr::Case(case) => self.case(case),
+            Expr::ScalarFunction(mut f) if f.func.name() == "pg_neg" => match f.args.pop() {
+                Some(e) => df(operators::negate(self.typed(e)?)),
+                None => Err(external(PlanError::internal("unary minus without an operand"))),
+            },
             Expr::ScalarFunction(f) => super::calls::scalar(f, self.schema),
             Expr::IsTrue(e) => Ok(Expr::IsTrue(Box::new(df(boolean(self.typed(*e)?, "IS TRUE"))?))),
             Expr::IsFalse(e) => Ok(Expr::IsFalse(Box::new(df(boolean(self.typed(*e)?, "IS FALSE"))?))),

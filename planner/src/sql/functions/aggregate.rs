@@ -9,30 +9,30 @@
 //! | `avg(integer types)`, `avg(numeric)` | [`QUOTIENT`] |
 //! | `avg(real)`, `avg(double precision)` | double precision |
 //!
-//! Sums are DataFusion's own after a cast that rules out overflow; the exact average is ours.
+//! Sums and averages of integers, and averages of numeric, are kept in 256 bits here; the rest is DataFusion's. No argument is cast, so
+//! the types above hold however often a plan is coerced.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::mem::size_of_val;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Decimal256Type, Field, FieldRef, Int64Type, i256};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Decimal256Array, Int64Array};
+use arrow::datatypes::{DataType, Decimal256Type, Field, FieldRef, Int16Type, Int32Type, Int64Type, i256};
 use datafusion::common::{Result as DfResult, ScalarValue};
 use datafusion::functions_aggregate::average::avg_udaf;
 use datafusion::functions_aggregate::sum::sum_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, ReversedUDAF, Signature, Volatility,
+    Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, ReversedUDAF, Signature, Volatility,
 };
 
-use super::arith::{arithmetic_error, decimal_parts, divide, to_256};
-use super::cast::cast_array;
+use super::arith::{arithmetic_error, decimal_parts, divide, out_of_range, to_256};
 use super::{external, no_function};
 use crate::PlanError;
 use crate::sql::text::numeric_overflow;
-use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT};
+use crate::sql::types::{BARE_NUMERIC, QUOTIENT};
 
 pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
     vec![
@@ -69,14 +69,15 @@ impl Hash for PgSum {
     }
 }
 
-/// The type that `sum` adds in.
+/// The type of the argument that `sum` takes for one of this type; a fixed point.
 fn sum_argument(t: &DataType) -> Result<DataType, PlanError> {
     Ok(match t {
-        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::UInt8 | DataType::UInt16 => DataType::Int64,
-        DataType::Int64 | DataType::UInt32 | DataType::UInt64 => DataType::Decimal128(38, 0),
-        DataType::Decimal128(p, s) if *p <= 28 => DataType::Decimal128(*p, *s),
-        DataType::Decimal128(p, s) => DataType::Decimal256(*p, *s),
-        DataType::Decimal256(..) => t.clone(),
+        DataType::Int8 | DataType::UInt8 => DataType::Int16,
+        DataType::UInt16 => DataType::Int32,
+        DataType::UInt32 | DataType::UInt64 => DataType::Int64,
+        DataType::Int16 | DataType::Int32 | DataType::Int64 | DataType::Decimal256(..) => t.clone(),
+        DataType::Decimal128(p, s) if *p > 28 => DataType::Decimal256(*p, *s),
+        DataType::Decimal128(..) => t.clone(),
         DataType::Float32 | DataType::Float64 | DataType::Null => DataType::Float64,
         other => return Err(no_function("sum", std::slice::from_ref(other))),
     })
@@ -84,12 +85,17 @@ fn sum_argument(t: &DataType) -> Result<DataType, PlanError> {
 
 fn sum_result(argument: &DataType) -> DataType {
     match argument {
-        DataType::Decimal128(38, 0) => DataType::Decimal128(38, 0),
+        DataType::Int16 | DataType::Int32 => DataType::Int64,
+        DataType::Int64 => DataType::Decimal128(38, 0),
         DataType::Decimal128(p, s) => DataType::Decimal128((*p + 10).min(38), *s),
         t if t == &BARE_NUMERIC || t == &QUOTIENT => BARE_NUMERIC,
         DataType::Decimal256(p, s) => DataType::Decimal256((*p + 10).min(76), *s),
         other => other.clone(),
     }
+}
+
+fn is_int(t: &DataType) -> bool {
+    matches!(t, DataType::Int16 | DataType::Int32 | DataType::Int64)
 }
 
 impl AggregateUDFImpl for PgSum {
@@ -116,23 +122,41 @@ impl AggregateUDFImpl for PgSum {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        self.inner.accumulator(args)
+        match args.expr_fields.first().map(|f| f.data_type()) {
+            Some(t) if is_int(t) => {
+                let answer = Answer::of_sum(args.return_type());
+                Ok(Box::new(Exact::new(answer, 0, args.is_distinct)))
+            }
+            _ => self.inner.accumulator(args),
+        }
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
-        self.inner.state_fields(args)
+        match args.input_fields.first().map(|f| f.data_type()) {
+            Some(t) if is_int(t) => Ok(state_fields(&args, 0)),
+            _ => self.inner.state_fields(args),
+        }
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
-        self.inner.groups_accumulator_supported(args)
+        match args.expr_fields.first().map(|f| f.data_type()) {
+            Some(t) if is_int(t) => !args.is_distinct,
+            _ => self.inner.groups_accumulator_supported(args),
+        }
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn GroupsAccumulator>> {
-        self.inner.create_groups_accumulator(args)
+        match args.expr_fields.first().map(|f| f.data_type()) {
+            Some(t) if is_int(t) => Ok(Box::new(ExactGroups::new(Answer::of_sum(args.return_type()), 0))),
+            _ => self.inner.create_groups_accumulator(args),
+        }
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        self.inner.create_sliding_accumulator(args)
+        match args.expr_fields.first().map(|f| f.data_type()) {
+            Some(t) if is_int(t) => self.accumulator(args),
+            _ => self.inner.create_sliding_accumulator(args),
+        }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
@@ -173,19 +197,10 @@ impl Hash for PgAvg {
 }
 
 fn avg_argument(t: &DataType) -> Result<DataType, PlanError> {
-    Ok(match t {
-        DataType::Int8
-        | DataType::Int16
-        | DataType::Int32
-        | DataType::Int64
-        | DataType::UInt8
-        | DataType::UInt16
-        | DataType::UInt32 => DataType::Int64,
-        DataType::UInt64 => DataType::Decimal128(20, 0),
-        DataType::Decimal128(..) | DataType::Decimal256(..) => t.clone(),
-        DataType::Float32 | DataType::Float64 | DataType::Null => DataType::Float64,
-        other => return Err(no_function("avg", std::slice::from_ref(other))),
-    })
+    match t {
+        DataType::Decimal128(..) | DataType::Decimal256(..) => Ok(t.clone()),
+        other => sum_argument(other).map_err(|_| no_function("avg", std::slice::from_ref(other))),
+    }
 }
 
 impl AggregateUDFImpl for PgAvg {
@@ -219,41 +234,30 @@ impl AggregateUDFImpl for PgAvg {
         if args.return_type() == &DataType::Float64 {
             return self.float.accumulator(args);
         }
-        let scale = args
-            .expr_fields
-            .first()
-            .and_then(|f| decimal_parts(f.data_type()))
-            .map_or(0, |(_, s)| s);
-        Ok(Box::new(ExactAvg {
-            scale,
-            sum: i256::ZERO,
-            count: 0,
-            distinct: args.is_distinct.then(BTreeSet::new),
-        }))
+        let scale = scale_of(args.expr_fields);
+        Ok(Box::new(Exact::new(Answer::Average, scale, args.is_distinct)))
+    }
+
+    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
+        if args.return_type() == &DataType::Float64 {
+            return self.float.groups_accumulator_supported(args);
+        }
+        !args.is_distinct
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn GroupsAccumulator>> {
+        if args.return_type() == &DataType::Float64 {
+            return self.float.create_groups_accumulator(args);
+        }
+        Ok(Box::new(ExactGroups::new(Answer::Average, scale_of(args.expr_fields))))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
         if args.return_field.data_type() == &DataType::Float64 {
             return self.float.state_fields(args);
         }
-        let scale = args
-            .input_fields
-            .first()
-            .and_then(|f| decimal_parts(f.data_type()))
-            .map_or(0, |(_, s)| s);
-        let sum = DataType::Decimal256(76, scale);
-        let name = |part: &str| format!("{}[{part}]", args.name);
-        if args.is_distinct {
-            return Ok(vec![Arc::new(Field::new_list(
-                name("values"),
-                Field::new_list_field(sum, true),
-                true,
-            ))]);
-        }
-        Ok(vec![
-            Arc::new(Field::new(name("sum"), sum, true)),
-            Arc::new(Field::new(name("count"), DataType::Int64, true)),
-        ])
+        let scale = scale_of(args.input_fields);
+        Ok(state_fields(&args, scale))
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
@@ -280,56 +284,136 @@ pub fn exact_avg(sum: i256, scale: i8, count: i64) -> Result<i256, PlanError> {
     divide(sum, i32::from(scale), i256::from_i128(i128::from(count)), 0).map_err(|e| arithmetic_error(e, &BARE_NUMERIC))
 }
 
+fn scale_of(fields: &[FieldRef]) -> i8 {
+    fields
+        .first()
+        .and_then(|f| decimal_parts(f.data_type()))
+        .map_or(0, |(_, s)| s)
+}
+
+/// Sum and count, or the list of distinct values.
+fn state_fields(args: &StateFieldsArgs<'_>, scale: i8) -> Vec<FieldRef> {
+    let sum = DataType::Decimal256(76, scale);
+    let name = |part: &str| format!("{}[{part}]", args.name);
+    if args.is_distinct {
+        return vec![Arc::new(Field::new_list(
+            name("values"),
+            Field::new_list_field(sum, true),
+            true,
+        ))];
+    }
+    vec![
+        Arc::new(Field::new(name("sum"), sum, true)),
+        Arc::new(Field::new(name("count"), DataType::Int64, true)),
+    ]
+}
+
+/// What comes out of a sum and a count.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Bigint,
+    Numeric,
+    Average,
+}
+
+impl Answer {
+    fn of_sum(t: &DataType) -> Self {
+        if t == &DataType::Int64 {
+            Self::Bigint
+        } else {
+            Self::Numeric
+        }
+    }
+
+    fn of(self, sum: i256, scale: i8, count: i64) -> Result<ScalarValue, PlanError> {
+        Ok(match self {
+            Self::Bigint if count == 0 => ScalarValue::Int64(None),
+            Self::Numeric if count == 0 => ScalarValue::Decimal128(None, 38, 0),
+            Self::Average if count == 0 => ScalarValue::Decimal256(None, 75, 38),
+            Self::Bigint => {
+                let v = sum.to_i128().and_then(|v| i64::try_from(v).ok());
+                ScalarValue::Int64(Some(v.ok_or_else(|| out_of_range(&DataType::Int64))?))
+            }
+            Self::Numeric => ScalarValue::Decimal128(Some(sum.to_i128().ok_or_else(numeric_overflow)?), 38, 0),
+            Self::Average => ScalarValue::Decimal256(Some(exact_avg(sum, scale, count)?), 75, 38),
+        })
+    }
+}
+
+/// Calls `f` with the row and unscaled value of each present value.
+fn each(a: &ArrayRef, mut f: impl FnMut(usize, i256) -> Result<(), PlanError>) -> Result<(), PlanError> {
+    macro_rules! ints {
+        ($t:ty) => {{
+            for (row, v) in a.as_primitive::<$t>().iter().enumerate() {
+                if let Some(v) = v {
+                    f(row, i256::from_i128(i128::from(v)))?;
+                }
+            }
+        }};
+    }
+    match a.data_type() {
+        DataType::Int16 => ints!(Int16Type),
+        DataType::Int32 => ints!(Int32Type),
+        DataType::Int64 => ints!(Int64Type),
+        _ => {
+            for (row, v) in to_256(a)?.iter().enumerate() {
+                if let Some(v) = v {
+                    f(row, v)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 #[derive(Debug)]
-struct ExactAvg {
+struct Exact {
+    answer: Answer,
     scale: i8,
     sum: i256,
     count: i64,
     distinct: Option<BTreeSet<i256>>,
 }
 
-impl ExactAvg {
-    fn values(&self, a: &ArrayRef) -> Result<Vec<i256>, PlanError> {
-        if a.data_type() == &DataType::Int64 {
-            let ints = a.as_primitive::<Int64Type>();
-            return Ok(ints.iter().flatten().map(|v| i256::from_i128(i128::from(v))).collect());
+impl Exact {
+    fn new(answer: Answer, scale: i8, distinct: bool) -> Self {
+        Self {
+            answer,
+            scale,
+            sum: i256::ZERO,
+            count: 0,
+            distinct: distinct.then(BTreeSet::new),
         }
-        let a = if decimal_parts(a.data_type()).is_some() {
-            Arc::clone(a)
-        } else {
-            cast_array(a, &types::decimal(38, self.scale))?
-        };
-        Ok(to_256(&a)?.iter().flatten().collect())
-    }
-
-    fn add(&mut self, v: i256) -> Result<(), PlanError> {
-        self.sum = self.sum.checked_add(v).ok_or_else(numeric_overflow)?;
-        self.count += 1;
-        Ok(())
     }
 }
 
-impl Accumulator for ExactAvg {
+fn plus(a: i256, b: i256) -> Result<i256, PlanError> {
+    a.checked_add(b).ok_or_else(numeric_overflow)
+}
+
+impl Accumulator for Exact {
     fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
         let Some(a) = values.first() else { return Ok(()) };
-        for v in self.values(a).map_err(external)? {
-            match &mut self.distinct {
-                Some(seen) => {
-                    seen.insert(v);
-                }
-                None => self.add(v).map_err(external)?,
+        each(a, |_, v| {
+            if let Some(seen) = &mut self.distinct {
+                seen.insert(v);
+                return Ok(());
             }
-        }
-        Ok(())
+            self.sum = plus(self.sum, v)?;
+            self.count += 1;
+            Ok(())
+        })
+        .map_err(external)
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
         let Some(a) = values.first() else { return Ok(()) };
-        for v in self.values(a).map_err(external)? {
-            self.sum = self.sum.checked_sub(v).ok_or_else(numeric_overflow).map_err(external)?;
+        each(a, |_, v| {
+            self.sum = self.sum.checked_sub(v).ok_or_else(numeric_overflow)?;
             self.count -= 1;
-        }
-        Ok(())
+            Ok(())
+        })
+        .map_err(external)
     }
 
     fn supports_retract_batch(&self) -> bool {
@@ -338,17 +422,11 @@ impl Accumulator for ExactAvg {
 
     fn evaluate(&mut self) -> DfResult<ScalarValue> {
         let (mut sum, mut count) = (self.sum, self.count);
-        if let Some(seen) = &self.distinct {
-            for v in seen {
-                sum = sum.checked_add(*v).ok_or_else(numeric_overflow).map_err(external)?;
-                count += 1;
-            }
+        for v in self.distinct.iter().flatten() {
+            sum = plus(sum, *v).map_err(external)?;
+            count += 1;
         }
-        if count == 0 {
-            return Ok(ScalarValue::Decimal256(None, 75, 38));
-        }
-        let v = exact_avg(sum, self.scale, count).map_err(external)?;
-        Ok(ScalarValue::Decimal256(Some(v), 75, 38))
+        self.answer.of(sum, self.scale, count).map_err(external)
     }
 
     fn size(&self) -> usize {
@@ -385,10 +463,115 @@ impl Accumulator for ExactAvg {
         );
         for (s, c) in sums.iter().zip(counts) {
             if let (Some(s), Some(c)) = (s, c) {
-                self.sum = self.sum.checked_add(s).ok_or_else(numeric_overflow).map_err(external)?;
+                self.sum = plus(self.sum, s).map_err(external)?;
                 self.count += c;
             }
         }
         Ok(())
+    }
+}
+
+/// [`Exact`] for many groups at once.
+#[derive(Debug)]
+struct ExactGroups {
+    answer: Answer,
+    scale: i8,
+    sums: Vec<i256>,
+    counts: Vec<i64>,
+}
+
+impl ExactGroups {
+    fn new(answer: Answer, scale: i8) -> Self {
+        Self {
+            answer,
+            scale,
+            sums: Vec::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    fn resize(&mut self, groups: usize) {
+        self.sums.resize(groups, i256::ZERO);
+        self.counts.resize(groups, 0);
+    }
+
+    fn add(&mut self, group: usize, v: i256, count: i64) -> Result<(), PlanError> {
+        let missing = || PlanError::internal("group out of range");
+        let sum = self.sums.get_mut(group).ok_or_else(missing)?;
+        *sum = plus(*sum, v)?;
+        *self.counts.get_mut(group).ok_or_else(missing)? += count;
+        Ok(())
+    }
+}
+
+impl GroupsAccumulator for ExactGroups {
+    fn update_batch(
+        &mut self,
+        values: &[ArrayRef],
+        groups: &[usize],
+        filter: Option<&BooleanArray>,
+        total: usize,
+    ) -> DfResult<()> {
+        self.resize(total);
+        let Some(a) = values.first() else { return Ok(()) };
+        each(a, |row, v| {
+            if filter.is_some_and(|f| f.is_null(row) || !f.value(row)) {
+                return Ok(());
+            }
+            match groups.get(row) {
+                Some(g) => self.add(*g, v, 1),
+                None => Err(PlanError::internal("row without a group")),
+            }
+        })
+        .map_err(external)
+    }
+
+    fn evaluate(&mut self, emit: EmitTo) -> DfResult<ArrayRef> {
+        let (sums, counts) = (emit.take_needed(&mut self.sums), emit.take_needed(&mut self.counts));
+        let values = sums
+            .into_iter()
+            .zip(counts)
+            .map(|(s, c)| self.answer.of(s, self.scale, c))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(external)?;
+        if values.is_empty() {
+            let none = self.answer.of(i256::ZERO, self.scale, 0).map_err(external)?;
+            return Ok(arrow::array::new_empty_array(&none.data_type()));
+        }
+        ScalarValue::iter_to_array(values)
+    }
+
+    fn state(&mut self, emit: EmitTo) -> DfResult<Vec<ArrayRef>> {
+        let (sums, counts) = (emit.take_needed(&mut self.sums), emit.take_needed(&mut self.counts));
+        let sums = Decimal256Array::from(sums).with_precision_and_scale(76, self.scale)?;
+        Ok(vec![Arc::new(sums), Arc::new(Int64Array::from(counts))])
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef], groups: &[usize], total: usize) -> DfResult<()> {
+        self.resize(total);
+        let [sums, counts] = states else { return Ok(()) };
+        let (sums, counts) = (
+            sums.as_primitive::<Decimal256Type>(),
+            counts.as_primitive::<Int64Type>(),
+        );
+        for (row, group) in groups.iter().enumerate() {
+            if sums.is_valid(row) && counts.is_valid(row) {
+                self.add(*group, sums.value(row), counts.value(row)).map_err(external)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Each row as a group of its own.
+    fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> DfResult<Vec<ArrayRef>> {
+        let rows = values.first().map_or(0, |a| a.len());
+        let mut single = Self::new(self.answer, self.scale);
+        let groups: Vec<usize> = (0..rows).collect();
+        single.update_batch(values, &groups, filter, rows)?;
+        single.state(EmitTo::All)
+    }
+
+    fn size(&self) -> usize {
+        self.sums.capacity() * size_of::<i256>() + self.counts.capacity() * size_of::<i64>()
     }
 }

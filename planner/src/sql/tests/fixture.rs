@@ -77,7 +77,9 @@ impl Fixture {
         };
         for line in std::fs::read_to_string(super::path("setup.sql")).unwrap().lines() {
             if line.starts_with("INSERT") {
-                let Statement::Dml(dml) = bind(&fixture.catalog, line).unwrap() else { panic!("{line}") };
+                let Statement::Dml(dml) = bind(&fixture.catalog, line).unwrap() else {
+                    panic!("{line}")
+                };
                 let rows = fixture.rows(&dml.query).unwrap();
                 fixture.data.lock().unwrap().entry(dml.table).or_default().extend(rows);
             } else {
@@ -89,7 +91,7 @@ impl Fixture {
 
     /// Runs a bound query.
     pub fn rows(&self, query: &Query) -> Result<Vec<RecordBatch>> {
-        let data = self.data.lock().unwrap();
+        let data = self.data.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut providers: HashMap<ObjectId, Arc<dyn TableProvider>> = HashMap::new();
         for id in &query.reads {
             let schema = Arc::clone(self.catalog.get(*id).unwrap().schema());
@@ -125,14 +127,28 @@ impl Fixture {
                 other => Ok(format!("{other:?}\n")),
             }
         };
-        run().unwrap_or_else(|e| error(&e))
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        caught
+            .unwrap_or_else(|_| Ok("PANIC\n".into()))
+            .unwrap_or_else(|e| error(&e))
     }
 
     fn show(&self, q: &Query) -> Result<String> {
         let batches = self.rows(q)?;
         let name = |f: &Field| types::base_name(f.data_type()).to_owned();
-        let varchar = |f: &Field| if types::oid(f) == 1043 { "character varying".to_owned() } else { name(f) };
-        let columns: Vec<String> = q.schema.fields().iter().map(|f| format!("{} {}", f.name(), varchar(f))).collect();
+        let varchar = |f: &Field| {
+            if types::oid(f) == 1043 {
+                "character varying".to_owned()
+            } else {
+                name(f)
+            }
+        };
+        let columns: Vec<String> = q
+            .schema
+            .fields()
+            .iter()
+            .map(|f| format!("{} {}", f.name(), varchar(f)))
+            .collect();
         let mut out = columns.join(" | ") + "\n";
         for b in &batches {
             for (f, c) in q.schema.fields().iter().zip(b.columns()) {
@@ -172,7 +188,14 @@ pub(super) fn columns(schema: &Schema) -> String {
     let list: Vec<String> = schema
         .fields()
         .iter()
-        .map(|f| format!("{} {}{}", f.name(), types::pg_type_name(f), if f.is_nullable() { "" } else { " not null" }))
+        .map(|f| {
+            format!(
+                "{} {}{}",
+                f.name(),
+                types::pg_type_name(f),
+                if f.is_nullable() { "" } else { " not null" }
+            )
+        })
         .collect();
     list.join(", ")
 }

@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use fixture::Fixture;
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/sql/tests").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("src/sql/tests")
+        .join(name)
 }
 
 /// Statement → answer, as the `.out` files hold them.
@@ -44,7 +46,9 @@ fn answers_as_postgresql_does() {
     let (mut blessed, mut wrong) = (String::new(), String::new());
     for case in cases.lines() {
         let got = fixture.answer(case);
-        let expected = postgres.get(case).unwrap_or_else(|| panic!("postgres.out lacks {case}"));
+        let expected = postgres
+            .get(case)
+            .unwrap_or_else(|| panic!("postgres.out lacks {case}"));
         if &got != expected {
             write!(blessed, "> {case}\n{got}\n").unwrap();
         }

@@ -23,7 +23,9 @@ fn catalog(statements: &[&str]) -> Arc<Catalog> {
 
 #[test]
 fn create_table_keeps_types_keys_and_defaults() {
-    let c = catalog(&["CREATE TABLE x (a int PRIMARY KEY, b varchar(3) NOT NULL, c numeric(5,2) DEFAULT 1, d timestamptz, e numeric)"]);
+    let c = catalog(&[
+        "CREATE TABLE x (a int PRIMARY KEY, b varchar(3) NOT NULL, c numeric(5,2) DEFAULT 1, d timestamptz, e numeric)",
+    ]);
     let o = c.by_name("x").unwrap();
     assert_eq!(
         columns(o.schema()),
