@@ -63,6 +63,11 @@ impl VisitorMut for Rewriter {
 
     fn post_visit_expr(&mut self, e: &mut Expr) -> ControlFlow<Self::Break> {
         if let Expr::Cast { expr, data_type, .. } = e {
+            if let DataType::Custom(name, _) = data_type {
+                if let Some(builtin) = builtin(&last_name(name)) {
+                    *data_type = builtin;
+                }
+            }
             if let Some(plain) = Self::cast(expr, &type_name(data_type)) {
                 *e = plain;
             }
@@ -97,13 +102,25 @@ impl Rewriter {
                 Some(Expr::value(Value::Number(text.to_owned(), false)))
             }
             // The server's name for internal one-byte text.
-            ("char", _) | ("name", _) => Some(cast_text(e.clone())),
+            ("char" | "name", _) => Some(cast_text(e.clone())),
             ("regclass[]" | "oid[]" | "text[]" | "int2[]" | "oidvector" | "int2vector" | "name[]", _) => {
                 Some(cast_text(e.clone()))
             }
             _ => None,
         }
     }
+}
+
+/// `pg_catalog.text` and its like.
+fn builtin(name: &str) -> Option<DataType> {
+    Some(match name {
+        "text" => DataType::Text,
+        "int2" => DataType::Int2(None),
+        "int4" => DataType::Int4(None),
+        "int8" => DataType::Int8(None),
+        "bool" => DataType::Bool,
+        _ => return None,
+    })
 }
 
 fn type_name(t: &DataType) -> String {

@@ -1,0 +1,9 @@
+//! The built server, as clients see it: each test starts its own on free ports and talks to it with tokio-postgres.
+
+mod errors;
+mod harness;
+mod protocol;
+mod psql;
+mod restart;
+mod transactions;
+mod values;
