@@ -13,10 +13,10 @@
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::dataflow::StepInput;
 use crate::relation::RelationSnapshot;
 use crate::sources::SplitRange;
-use crate::Result;
 
 /// Rows of a backfill step.
 pub const BACKFILL_ROWS: usize = 65_536;
@@ -69,15 +69,38 @@ pub struct BackfillMeta {
 impl Backfill {
     /// Continues from a checkpoint.
     pub fn resume(meta: &BackfillMeta) -> Self {
-        let relations = meta
+        let relations = meta.relations.iter().map(|(id, epoch, done)| {
+            (
+                *id,
+                Pin::Relation {
+                    epoch: *epoch,
+                    snapshot: None,
+                    done: *done,
+                },
+            )
+        });
+        let sources = meta.sources.iter().map(|(id, epoch, ranges, done)| {
+            (
+                *id,
+                Pin::Source {
+                    epoch: *epoch,
+                    ranges: ranges.clone(),
+                    done: *done,
+                },
+            )
+        });
+        let rows_done = meta
             .relations
             .iter()
-            .map(|(id, epoch, done)| (*id, Pin::Relation { epoch: *epoch, snapshot: None, done: *done }));
-        let sources = meta.sources.iter().map(|(id, epoch, ranges, done)| {
-            (*id, Pin::Source { epoch: *epoch, ranges: ranges.clone(), done: *done })
-        });
-        let rows_done = meta.relations.iter().map(|r| r.2).chain(meta.sources.iter().map(|s| s.3)).sum();
-        Self { pins: relations.chain(sources).collect(), pinned: true, started: true, rows_done }
+            .map(|r| r.2)
+            .chain(meta.sources.iter().map(|s| s.3))
+            .sum();
+        Self {
+            pins: relations.chain(sources).collect(),
+            pinned: true,
+            started: true,
+            rows_done,
+        }
     }
 
     /// The position now.
@@ -104,7 +127,9 @@ impl Backfill {
         self.pins
             .iter()
             .filter_map(|(id, pin)| match pin {
-                Pin::Relation { epoch, snapshot: None, .. } => Some((*id, *epoch)),
+                Pin::Relation {
+                    epoch, snapshot: None, ..
+                } => Some((*id, *epoch)),
                 _ => None,
             })
             .collect()
@@ -119,7 +144,9 @@ impl Backfill {
         for (_, pin) in &self.pins {
             total += match pin {
                 Pin::Relation { snapshot: Some(s), .. } => s.distinct_rows()? as u64,
-                Pin::Relation { snapshot: None, done, .. } => *done,
+                Pin::Relation {
+                    snapshot: None, done, ..
+                } => *done,
                 Pin::Source { ranges, done, .. } => *done + ranges.iter().map(|r| r.to - r.from).sum::<u64>(),
             };
         }
@@ -133,7 +160,11 @@ impl Backfill {
     pub fn next(&mut self) -> Result<Option<(ObjectId, StepInput)>> {
         for (id, pin) in &mut self.pins {
             match pin {
-                Pin::Relation { snapshot: Some(snapshot), done, .. } => {
+                Pin::Relation {
+                    snapshot: Some(snapshot),
+                    done,
+                    ..
+                } => {
                     let offset = usize::try_from(*done).unwrap_or(usize::MAX);
                     let part = snapshot.slice(offset, BACKFILL_ROWS)?;
                     let rows: usize = part.iter().map(crate::Delta::num_rows).sum();

@@ -57,7 +57,8 @@ pub struct Payload {
 
 impl Payload {
     fn encode(&self) -> Result<Vec<u8>> {
-        postcard::to_stdvec(&(PAYLOAD_VERSION, self)).map_err(|e| RuntimeError::internal(format!("checkpoint payload: {e}")))
+        postcard::to_stdvec(&(PAYLOAD_VERSION, self))
+            .map_err(|e| RuntimeError::internal(format!("checkpoint payload: {e}")))
     }
 
     /// Reads a manifest's payload.
@@ -69,7 +70,12 @@ impl Payload {
         let (version, rest) = postcard::take_from_bytes::<u32>(&manifest.payload)
             .map_err(|e| StorageError::corrupt(file(), format!("payload cannot be read: {e}")))?;
         if version != PAYLOAD_VERSION {
-            return Err(StorageError::Version { file: file(), found: version, supported: PAYLOAD_VERSION.to_string() }.into());
+            return Err(StorageError::Version {
+                file: file(),
+                found: version,
+                supported: PAYLOAD_VERSION.to_string(),
+            }
+            .into());
         }
         let payload = postcard::from_bytes(rest)
             .map_err(|e| StorageError::corrupt(file(), format!("payload cannot be read: {e}")))?;
@@ -159,7 +165,13 @@ impl CheckpointDone {
     pub fn reader(&self, region: ObjectId) -> Option<Arc<dyn StateReader>> {
         let epoch = *self.epochs.get(&region.0)?;
         let manifest = Arc::clone(&self.manifest);
-        Some(Arc::new(VersionReader { store: Arc::clone(&self.store), manifest, region, epoch, open: Mutex::new(None) }))
+        Some(Arc::new(VersionReader {
+            store: Arc::clone(&self.store),
+            manifest,
+            region,
+            epoch,
+            open: Mutex::new(None),
+        }))
     }
 }
 
@@ -266,13 +278,28 @@ impl Checkpointer {
         }
     }
 
-    fn done(&mut self, job: &Job, frozen: Vec<Frozen>, manifest: Manifest, bytes: u64, log_epoch: u64) -> CheckpointDone {
-        let epochs = manifest.regions.iter().filter_map(|(r, v)| Some((*r, v.last()?.epoch))).collect();
+    fn done(
+        &mut self,
+        job: &Job,
+        frozen: Vec<Frozen>,
+        manifest: Manifest,
+        bytes: u64,
+        log_epoch: u64,
+    ) -> CheckpointDone {
+        let epochs = manifest
+            .regions
+            .iter()
+            .filter_map(|(r, v)| Some((*r, v.last()?.epoch)))
+            .collect();
         self.previous_log_seq = self.current.log_seq;
         self.current = manifest.clone();
         let completed = frozen
             .into_iter()
-            .map(|f| Completed { region: f.region, step_seq: f.step_seq, relation_seq: f.relation_seq })
+            .map(|f| Completed {
+                region: f.region,
+                step_seq: f.step_seq,
+                relation_seq: f.relation_seq,
+            })
             .collect();
         CheckpointDone {
             manifest: Arc::new(manifest),
@@ -294,7 +321,11 @@ impl Checkpointer {
                 wrote.insert(part.region.0);
             }
         }
-        let file = if builder.is_empty() { None } else { Some(self.store.put_delta(builder)?) };
+        let file = if builder.is_empty() {
+            None
+        } else {
+            Some(self.store.put_delta(builder)?)
+        };
         let mut next = self.current.clone();
         next.number = self.store.next_manifest_number();
         next.term = self.store.term();
@@ -308,7 +339,14 @@ impl Checkpointer {
             let versions = next.regions.entry(region).or_default();
             let mut files = versions.last().map(|v| v.files.clone()).unwrap_or_default();
             files.extend(file.as_ref().filter(|_| wrote.contains(&region)).map(|f| f.id));
-            push_version(versions, RegionVersion { epoch: part.epoch, files, meta: part.meta.clone() });
+            push_version(
+                versions,
+                RegionVersion {
+                    epoch: part.epoch,
+                    files,
+                    meta: part.meta.clone(),
+                },
+            );
         }
         for (region, epoch) in &job.advance {
             if let Some(versions) = next.regions.get_mut(region) {
@@ -325,7 +363,11 @@ impl Checkpointer {
         next.retain_named_files();
         next.log_seq = match job.log_seqs.range(log_epoch + 1..).next() {
             Some((_, seq)) => *seq,
-            None => job.log_seqs.values().next_back().map_or(self.current.log_seq, |s| s + 1),
+            None => job
+                .log_seqs
+                .values()
+                .next_back()
+                .map_or(self.current.log_seq, |s| s + 1),
         };
         next.log_seq = next.log_seq.max(self.current.log_seq);
         next.payload = job.payload.encode()?;
@@ -335,7 +377,11 @@ impl Checkpointer {
 
     /// Deletes what no retained manifest needs.
     fn collect(&self) {
-        let result = self.store.gc(&[&self.current]).map(|_| ()).and_then(|()| self.log.truncate_before(self.previous_log_seq));
+        let result = self
+            .store
+            .gc(&[&self.current])
+            .map(|_| ())
+            .and_then(|()| self.log.truncate_before(self.previous_log_seq));
         if let Err(error) = result {
             tracing::warn!(%error, "garbage collection failed and is tried again");
         }
@@ -348,7 +394,13 @@ fn append(builder: &mut DeltaBuilder, part: &Frozen) -> Result<bool> {
     let region = part.region.0;
     for entry in &part.state.entries {
         let (key, value) = part.state.get(entry);
-        let key = StateKey { region, operator: entry.operator, table: entry.table, vnode: entry.vnode, key };
+        let key = StateKey {
+            region,
+            operator: entry.operator,
+            table: entry.table,
+            vnode: entry.vnode,
+            key,
+        };
         match value {
             Some(value) => builder.put(key, value),
             None => builder.delete(key),
@@ -356,7 +408,13 @@ fn append(builder: &mut DeltaBuilder, part: &Frozen) -> Result<bool> {
     }
     if let Some((snapshot, since)) = &part.relation {
         snapshot.changes_since(*since, &mut |row, count| {
-            let key = StateKey { region, operator: RELATION_OPERATOR, table: 0, vnode: 0, key: row };
+            let key = StateKey {
+                region,
+                operator: RELATION_OPERATOR,
+                table: 0,
+                vnode: 0,
+                key: row,
+            };
             if count > 0 {
                 builder.put(key, &count.to_le_bytes());
             } else {
@@ -383,7 +441,10 @@ fn prune(next: &mut Manifest, job: &Job) -> u64 {
         let versions = regions.entry(*region).or_default();
         if versions.is_empty() && !job.tables.contains(region) {
             let epoch = job.floors.get(region).copied().unwrap_or(0);
-            versions.push(RegionVersion { epoch, ..RegionVersion::default() });
+            versions.push(RegionVersion {
+                epoch,
+                ..RegionVersion::default()
+            });
         }
     }
     let chosen = choose_versions(&regions, &job.subscribers);
@@ -395,7 +456,11 @@ fn prune(next: &mut Manifest, job: &Job) -> u64 {
     }
     // A table without a version is replayed from its creation on: keep the log.
     let unwritten = job.tables.iter().any(|t| !chosen.contains_key(t));
-    let oldest = chosen.iter().filter(|(r, _)| next.regions.contains_key(r)).map(|(_, e)| *e).min();
+    let oldest = chosen
+        .iter()
+        .filter(|(r, _)| next.regions.contains_key(r))
+        .map(|(_, e)| *e)
+        .min();
     if unwritten {
         return job.log_seqs.keys().next().map_or(0, |e| e - 1);
     }

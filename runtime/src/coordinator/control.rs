@@ -8,26 +8,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp, ObjectKind};
+use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
 
-use super::backfill::{Backfill, Pin};
 use super::checkpointer::{CheckpointDone, Job};
 use super::record::EpochRecord;
-use super::region::{
-    Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, RegionKind, Timeline, choose_step,
-};
+use super::region::{Frozen, RegionCtl, RegionKind, Timeline};
 use super::sequencer::Request;
 use super::shared::{RegionStatus, Shared};
 use crate::dataflow::executor::Executor;
-use crate::dataflow::{Region, RegionEvents, RegionSpec, RootMode, StateReader, Step, StepInput, StepResult, TaskInfo};
-use crate::operators::Barrier;
-use crate::relation::{Base, Relation, RowOrder};
-use crate::sources::{self, SourceDriver, SplitRange};
+use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
+use crate::relation::Relation;
+use crate::sources::{SourceDriver, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
-/// Rows beyond which a lagging region's step is not made longer.
-const STEP_ROWS_MAX: usize = 262_144;
 /// Records that one epoch takes from a source, per task.
 pub(super) const CUT_ROWS_PER_TASK: u64 = 32_768;
 /// Epochs of a source that its fastest reader may be behind before the next is cut.
@@ -194,7 +188,11 @@ impl Control {
     }
 
     fn wait_time(&self) -> Duration {
-        let poll = !self.sources.is_empty() && self.regions.values().any(|r| r.inputs.iter().any(|i| self.sources.contains_key(i)));
+        let poll = !self.sources.is_empty()
+            && self
+                .regions
+                .values()
+                .any(|r| r.inputs.iter().any(|i| self.sources.contains_key(i)));
         if poll {
             SOURCE_POLL
         } else if self.changed_since_tick || self.tick.is_some() || self.shared.fold_needed() {
@@ -213,7 +211,13 @@ impl Control {
             Event::TaskRestarted(id, task, reason) => {
                 let job = self.regions.get(&id).map_or("", |r| r.name.as_str());
                 self.restarts += 1;
-                tracing::warn!(job, fragment = task.fragment, task = task.task, reason, "task restarted alone");
+                tracing::warn!(
+                    job,
+                    fragment = task.fragment,
+                    task = task.task,
+                    reason,
+                    "task restarted alone"
+                );
             }
             Event::Checkpoint(result) => self.on_checkpoint(*result),
             Event::Folded => self.fold_running = false,
@@ -225,7 +229,10 @@ impl Control {
             Event::Stop(reply) => {
                 self.stopping = Some(reply);
                 self.changed_since_tick |= self.regions.values().any(|r| r.dirty);
-                self.last_tick = self.last_tick.checked_sub(Duration::from_secs(3600)).unwrap_or(self.last_tick);
+                self.last_tick = self
+                    .last_tick
+                    .checked_sub(Duration::from_secs(3600))
+                    .unwrap_or(self.last_tick);
             }
         }
     }
@@ -252,7 +259,8 @@ impl Control {
         self.cut = record.epoch;
         self.timeline.push(record.epoch, record.timestamp_us, seq);
         let rows = record.writes.iter().map(|(_, d)| d.num_rows()).sum();
-        self.shared.note_epoch(record.epoch, record.timestamp_us, record.writes.len(), rows);
+        self.shared
+            .note_epoch(record.epoch, record.timestamp_us, record.writes.len(), rows);
         // The catalog that a restart begins with holds the log's earlier DDL already.
         if record.epoch > self.catalog_epoch {
             self.catalog_epoch = record.epoch;
@@ -287,138 +295,10 @@ impl Control {
         self.changed_since_tick |= !record.ops.is_empty() || !record.writes.is_empty() || !record.ranges.is_empty();
     }
 
-    fn apply(&mut self, op: &CatalogOp, record: &EpochRecord) {
-        let mut catalog = Catalog::clone(&self.catalog);
-        catalog.apply(op);
-        self.catalog = Arc::new(catalog);
-        match op {
-            CatalogOp::Create(object) => {
-                if let Err(error) = self.add_object(object, record.epoch, record.timestamp_us) {
-                    tracing::error!(job = %object.name, %error, "an object cannot be started");
-                    self.shared.set_status(object.id, RegionStatus::Failed(error_text(&error)));
-                }
-            }
-            CatalogOp::Drop(id) => self.remove_object(*id),
-        }
-    }
-
-    fn remove_object(&mut self, id: ObjectId) {
-        if let Some(region) = self.regions.remove(&id) {
-            if let Some(dataflow) = region.dataflow {
-                dataflow.stop();
-            }
-        }
-        self.sources.remove(&id);
-        self.table_writes.remove(&id);
-        self.shown.remove(&id);
-        self.frozen.retain(|f| f.region != id);
-        self.shared.remove(id);
-    }
-
-    /// A new object, empty as of `epoch`.
-    fn add_object(&mut self, object: &CatalogObject, epoch: u64, timestamp_us: i64) -> Result<()> {
-        match &object.kind {
-            ObjectKind::View(_) => Ok(()),
-            ObjectKind::Source(def) => {
-                let driver = sources::driver(&def.connector, &def.options)?;
-                let offsets = driver.start();
-                self.add_source(object.id, driver, timestamp_us, offsets);
-                Ok(())
-            }
-            ObjectKind::Table(_) | ObjectKind::MaterializedView(_) | ObjectKind::Sink(_) => {
-                let base = Base { epoch, ..Base::default() };
-                self.add_region(object, base, None, None, epoch)
-            }
-        }
-    }
-
-    pub(super) fn add_source(&mut self, id: ObjectId, driver: Arc<dyn SourceDriver>, created_us: i64, offsets: Vec<u64>) {
-        self.sources.insert(id, SourceCtl { driver, created_us, offsets, cuts: VecDeque::new() });
-    }
-
-    /// Starts a region whose relation holds `base` and whose operators restore from `state`.
-    pub(super) fn add_region(
-        &mut self,
-        object: &CatalogObject,
-        base: Base,
-        state: Option<Arc<dyn StateReader>>,
-        meta: Option<super::region::RegionMeta>,
-        epoch: u64,
-    ) -> Result<()> {
-        let kind = match &object.kind {
-            ObjectKind::Table(_) => RegionKind::Table,
-            ObjectKind::Sink(_) => RegionKind::Sink,
-            _ => RegionKind::View,
+    pub(super) fn on_region_failed(&mut self, id: ObjectId, reason: String) {
+        let Some(region) = self.regions.get_mut(&id) else {
+            return;
         };
-        let key = storage_key(object);
-        let relation = if kind == RegionKind::Sink {
-            None
-        } else {
-            let order = Arc::new(RowOrder::new(Arc::clone(object.schema()), key.clone())?);
-            Some(Arc::new(Relation::new(object.id, order, base)))
-        };
-        let restored = state.is_some();
-        let inputs = object.stream_plan().map(levee_planner::plan::StreamPlan::inputs).unwrap_or_default();
-        let root = match kind {
-            RegionKind::Sink => RootMode::Discard,
-            _ => RootMode::Materialize { order: key },
-        };
-        let dataflow = match object.stream_plan() {
-            None => None,
-            Some(plan) => {
-                let drivers = inputs.iter().filter_map(|i| Some((*i, Arc::clone(&self.sources.get(i)?.driver)))).collect();
-                let spec = RegionSpec {
-                    id: object.id,
-                    name: object.name.clone(),
-                    graph: levee_planner::stream::fragment(plan),
-                    parallelism: self.shared.config.parallelism,
-                    sources: drivers,
-                    root,
-                    channel_bytes: self.shared.channel_bytes(),
-                    spill_dir: self.shared.config.data_dir.join("spill").join(object.id.to_string()),
-                };
-                Some(Region::start(&self.executor, spec, state, Arc::new(Events(self.events.clone())))?)
-            }
-        };
-        let meta = meta.unwrap_or_default();
-        let building = dataflow.is_some() && !(restored && meta.backfill.is_none());
-        let backfill = building.then(|| meta.backfill.as_ref().map_or_else(Backfill::default, Backfill::resume));
-        let options = match &object.kind {
-            ObjectKind::MaterializedView(v) => Some(&v.options),
-            ObjectKind::Sink(s) => Some(&s.options),
-            _ => None,
-        };
-        let region = RegionCtl {
-            id: object.id,
-            name: object.name.clone(),
-            kind,
-            inputs,
-            dataflow,
-            relation: relation.clone(),
-            next_seq: 0,
-            submitted: epoch,
-            frontier: epoch,
-            in_flight: VecDeque::new(),
-            starts: meta.starts.iter().copied().collect(),
-            backfill,
-            checkpoint_target: None,
-            dirty: !restored,
-            frozen_relation_seq: 0,
-            completed_epoch: restored.then_some(epoch),
-            completed_seq: None,
-            completed_relation_seq: 0,
-            failed: None,
-            stop_on_error: options.and_then(|o| o.get("on_error")).is_some_and(|v| v == "stop"),
-            meta,
-        };
-        let status = if region.backfill.is_some() { RegionStatus::Building } else { RegionStatus::Running };
-        self.shared.add(object.id, relation, status);
-        self.regions.insert(object.id, region);
-        Ok(())
-    }
-
-    fn on_region_failed(&mut self, id: ObjectId, reason: String) {
-        let Some(region) = self.regions.get_mut(&id) else { return };
         tracing::error!(job = %region.name, reason, "a job has stopped");
         self.shared.set_status(id, RegionStatus::Failed(reason.clone()));
         region.failed = Some(reason);
@@ -427,11 +307,15 @@ impl Control {
     }
 
     fn on_step_done(&mut self, id: ObjectId, result: StepResult) {
-        let Some(region) = self.regions.get_mut(&id) else { return };
+        let Some(region) = self.regions.get_mut(&id) else {
+            return;
+        };
         if region.failed.is_some() {
             return;
         }
-        let Some(step) = region.in_flight.pop_front() else { return };
+        let Some(step) = region.in_flight.pop_front() else {
+            return;
+        };
         debug_assert_eq!(step.seq, result.seq, "steps finish in order");
         region.count_errors(step.to, &result.errors);
         if region.stop_on_error && !result.errors.is_empty() {
@@ -456,7 +340,10 @@ impl Control {
             }
         }
         if let Some(state) = result.snapshot {
-            let relation = region.relation.as_ref().and_then(|r| Some((r.snapshot(step.to).ok()?, region.frozen_relation_seq)));
+            let relation = region
+                .relation
+                .as_ref()
+                .and_then(|r| Some((r.snapshot(step.to).ok()?, region.frozen_relation_seq)));
             let relation_seq = region.relation.as_ref().map_or(0, |r| r.seq());
             region.frozen_relation_seq = relation_seq;
             let meta = region.encode_meta(step.backfill);
@@ -486,315 +373,6 @@ impl Control {
         self.finish_tick();
         self.start_fold();
         self.publish_status();
-    }
-
-    /// How far region `id`'s inputs are complete, and which epochs after `submitted` changed them.
-    fn available(&self, region: &RegionCtl) -> Result<(u64, Vec<(u64, usize)>)> {
-        if region.kind == RegionKind::Table {
-            let changed = self.table_writes.get(&region.id).into_iter().flatten();
-            let changed = changed.map(|(e, d)| (*e, d.iter().map(Delta::num_rows).sum())).collect();
-            return Ok((self.cut, changed));
-        }
-        let mut limit = self.cut;
-        let mut changed: BTreeMap<u64, usize> = BTreeMap::new();
-        for input in &region.inputs {
-            let after = region.submitted.max(region.starts.get(input).copied().unwrap_or(0));
-            if let Some(source) = self.sources.get(input) {
-                for (epoch, ranges) in source.cuts.iter().filter(|(e, _)| *e > after) {
-                    *changed.entry(*epoch).or_default() += ranges.iter().map(|r| (r.to - r.from) as usize).sum::<usize>();
-                }
-                continue;
-            }
-            let Some(upstream) = self.regions.get(input) else {
-                return Err(RuntimeError::NoObject(*input));
-            };
-            let Some(relation) = &upstream.relation else { continue };
-            limit = limit.min(upstream.frontier);
-            for run in relation.runs_between(after, upstream.frontier.max(after))? {
-                *changed.entry(run.to).or_default() += run.delta.num_rows();
-            }
-        }
-        let changed = changed.into_iter().filter(|(e, _)| *e <= limit).collect();
-        Ok((limit, changed))
-    }
-
-    fn advance(&mut self, id: ObjectId) -> Result<()> {
-        let Some(region) = self.regions.get(&id) else { return Ok(()) };
-        if region.failed.is_some() {
-            return Ok(());
-        }
-        if region.backfill.is_some() {
-            return self.advance_backfill(id);
-        }
-        loop {
-            let Some(region) = self.regions.get(&id) else { return Ok(()) };
-            if region.in_flight.len() >= IN_FLIGHT_MAX || region.submitted >= self.cut {
-                break;
-            }
-            let (limit, changed) = self.available(region)?;
-            let limit = region.checkpoint_target.filter(|t| *t > region.submitted).map_or(limit, |t| limit.min(t));
-            if limit <= region.submitted {
-                break;
-            }
-            let end = choose_step(region.submitted, limit, &changed, &self.stops, STEP_ROWS_MAX);
-            let has_change = changed.iter().any(|(e, _)| *e <= end);
-            self.take_step(id, end, has_change)?;
-        }
-        let Some(region) = self.regions.get_mut(&id) else { return Ok(()) };
-        if region.in_flight.is_empty() && region.submitted > region.frontier {
-            region.frontier = region.submitted;
-            if let Some(relation) = &region.relation {
-                relation.advance(region.frontier);
-            }
-        }
-        self.freeze_if_due(id)
-    }
-
-    fn take_step(&mut self, id: ObjectId, end: u64, has_change: bool) -> Result<()> {
-        let Some(region) = self.regions.get(&id) else { return Ok(()) };
-        if !has_change {
-            if let Some(region) = self.regions.get_mut(&id) {
-                region.submitted = end;
-            }
-            return Ok(());
-        }
-        if region.kind == RegionKind::Table {
-            return self.step_table(id, end);
-        }
-        let mut inputs = HashMap::new();
-        for input in &region.inputs {
-            let after = region.submitted.max(region.starts.get(input).copied().unwrap_or(0));
-            if after >= end {
-                continue;
-            }
-            if let Some(source) = self.sources.get(input) {
-                let cuts = source.cuts.iter().filter(|(e, _)| *e > after && *e <= end);
-                let ranges = join_ranges(cuts.flat_map(|(_, r)| r.iter().copied()));
-                if !ranges.is_empty() {
-                    inputs.insert(*input, StepInput::Ranges(ranges));
-                }
-            } else if let Some(relation) = self.regions.get(input).and_then(|r| r.relation.as_ref()) {
-                let runs = relation.runs_between(after, end)?;
-                if !runs.is_empty() {
-                    inputs.insert(*input, StepInput::Deltas(runs.iter().map(|r| r.delta.clone()).collect()));
-                }
-            }
-        }
-        let checkpoint = region.checkpoint_target == Some(end);
-        self.submit(id, end, inputs, checkpoint, None)
-    }
-
-    fn step_table(&mut self, id: ObjectId, end: u64) -> Result<()> {
-        let Some(region) = self.regions.get_mut(&id) else { return Ok(()) };
-        let Some(relation) = &region.relation else { return Ok(()) };
-        let queue = self.table_writes.entry(id).or_default();
-        let mut deltas = Vec::new();
-        while queue.front().is_some_and(|(e, _)| *e <= end) {
-            deltas.extend(queue.pop_front().into_iter().flat_map(|(_, d)| d));
-        }
-        let order = relation.order();
-        let run = match deltas.as_slice() {
-            [one] => one.clone(),
-            _ => Delta::consolidate(order.schema(), &deltas, order.key())?,
-        };
-        region.meta.rows_out += run.num_rows() as u64;
-        region.meta.steps += 1;
-        relation.publish(region.submitted, end, Some(run));
-        region.submitted = end;
-        region.frontier = end;
-        region.dirty = true;
-        Ok(())
-    }
-
-    pub(super) fn submit(
-        &mut self,
-        id: ObjectId,
-        end: u64,
-        inputs: HashMap<ObjectId, StepInput>,
-        checkpoint: bool,
-        backfill: Option<(super::backfill::BackfillMeta, u64)>,
-    ) -> Result<()> {
-        let timestamp_us = self.timeline.timestamp_us(end);
-        let Some(region) = self.regions.get_mut(&id) else { return Ok(()) };
-        let Some(dataflow) = &region.dataflow else {
-            return Err(RuntimeError::internal("a region without tasks was given a step"));
-        };
-        let from = if backfill.is_some() { end } else { region.submitted };
-        let first = region.next_seq == 0 && region.completed_epoch.is_none();
-        let is_backfill = backfill.is_some();
-        let (meta, rows) = backfill.map_or((None, 0), |(m, r)| (Some(m), r));
-        region.in_flight.push_back(InFlight { seq: region.next_seq, from, to: end, backfill: meta, is_backfill, backfill_rows: rows, checkpoint });
-        dataflow.submit(Step {
-            seq: region.next_seq,
-            from,
-            to: end,
-            barrier: Barrier { epoch: end, timestamp_us, first },
-            inputs,
-            checkpoint,
-        });
-        region.next_seq += 1;
-        region.submitted = region.submitted.max(end);
-        region.dirty = !checkpoint;
-        if checkpoint {
-            region.checkpoint_target = None;
-        }
-        Ok(())
-    }
-
-    /// A region that has reached its checkpoint's epoch without a step ending there is frozen by a step of its own, if it has
-    /// anything to freeze.
-    fn freeze_if_due(&mut self, id: ObjectId) -> Result<()> {
-        let Some(region) = self.regions.get_mut(&id) else { return Ok(()) };
-        let due = region.checkpoint_target.is_some_and(|t| t <= region.submitted);
-        if !due {
-            return Ok(());
-        }
-        if !region.dirty {
-            region.checkpoint_target = None;
-            return Ok(());
-        }
-        if region.kind != RegionKind::Table {
-            let end = region.submitted;
-            return self.submit(id, end, HashMap::new(), true, None);
-        }
-        let Some(relation) = &region.relation else { return Ok(()) };
-        let snapshot = relation.snapshot(region.frontier)?;
-        let relation_seq = relation.seq();
-        let since = std::mem::replace(&mut region.frozen_relation_seq, relation_seq);
-        let epoch = region.frontier;
-        region.checkpoint_target = None;
-        region.dirty = false;
-        let meta = region.encode_meta(None);
-        self.frozen.push(Frozen {
-            region: id,
-            epoch,
-            step_seq: None,
-            state: crate::dataflow::StateDelta::default(),
-            relation: Some((snapshot, since)),
-            relation_seq,
-            meta,
-        });
-        Ok(())
-    }
-
-    fn advance_backfill(&mut self, id: ObjectId) -> Result<()> {
-        self.pin_inputs(id)?;
-        loop {
-            let Some(region) = self.regions.get_mut(&id) else { return Ok(()) };
-            let Some(backfill) = &mut region.backfill else { break };
-            if !backfill.pinned || region.in_flight.len() >= IN_FLIGHT_MAX {
-                return Ok(());
-            }
-            if !backfill.missing().is_empty() {
-                return Ok(());
-            }
-            let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
-            let next = backfill.next()?;
-            let rows = backfill.meta().relations.iter().map(|r| r.2).chain(backfill.meta().sources.iter().map(|s| s.3)).sum();
-            if next.is_none() && backfill.started {
-                if !region.in_flight.is_empty() {
-                    return Ok(());
-                }
-                region.backfill = None;
-                region.submitted = start;
-                region.frontier = region.frontier.max(start);
-                tracing::info!(job = %region.name, epoch = start, "backfill complete, following the change log");
-                continue;
-            }
-            backfill.started = true;
-            let meta = backfill.meta();
-            let checkpoint = region.checkpoint_target.is_some();
-            fail::fail_point!("backfill::step");
-            let inputs = next.into_iter().collect();
-            self.submit(id, start, inputs, checkpoint, Some((meta, rows)))?;
-        }
-        self.advance(id)
-    }
-
-    /// Chooses each input's pin when all inputs are readable, and finds the pinned rows again after a restart.
-    fn pin_inputs(&mut self, id: ObjectId) -> Result<()> {
-        let Some(region) = self.regions.get(&id) else { return Ok(()) };
-        let Some(backfill) = &region.backfill else { return Ok(()) };
-        let mut found = Vec::new();
-        if backfill.pinned {
-            for (input, epoch) in backfill.missing() {
-                let Some(upstream) = self.regions.get(&input) else { return Err(RuntimeError::NoObject(input)) };
-                if let Some(relation) = upstream.relation.as_ref().filter(|_| upstream.frontier >= epoch) {
-                    found.push((input, relation.snapshot(epoch)?));
-                }
-            }
-        } else {
-            let waiting = region.inputs.iter().filter_map(|i| self.regions.get(i)).any(|r| !r.visible());
-            if waiting {
-                return Ok(());
-            }
-        }
-        if !backfill.pinned {
-            let mut pins = Vec::new();
-            for input in &region.inputs {
-                pins.push((*input, self.pin(*input)?));
-            }
-            let Some(region) = self.regions.get_mut(&id) else { return Ok(()) };
-            let backfill = Backfill { pins, pinned: true, started: false, rows_done: 0 };
-            region.starts = backfill.epochs().collect();
-            self.stops.extend(region.starts.values().copied());
-            let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
-            region.submitted = start;
-            region.frontier = start;
-            if let Some(relation) = &region.relation {
-                relation.restart_at(start);
-            }
-            region.backfill = Some(backfill);
-            return Ok(());
-        }
-        let Some(backfill) = self.regions.get_mut(&id).and_then(|r| r.backfill.as_mut()) else { return Ok(()) };
-        for (input, rows) in found {
-            for (pin_id, pin) in &mut backfill.pins {
-                if let Pin::Relation { snapshot, .. } = pin {
-                    if *pin_id == input {
-                        *snapshot = Some(rows.clone());
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn pin(&self, input: ObjectId) -> Result<Pin> {
-        if let Some(source) = self.sources.get(&input) {
-            let starts = source.driver.start();
-            let ranges = starts.iter().zip(&source.offsets).enumerate();
-            let ranges = ranges.map(|(i, (from, to))| SplitRange { split: i as u32, from: *from, to: *to }).collect();
-            return Ok(Pin::Source { epoch: self.cut, ranges, done: 0 });
-        }
-        let upstream = self.regions.get(&input).ok_or(RuntimeError::NoObject(input))?;
-        let relation = upstream.relation.as_ref().ok_or(RuntimeError::NoObject(input))?;
-        let epoch = upstream.completed_epoch.unwrap_or(0).max(relation.base_epoch());
-        let epoch = relation.boundary(epoch);
-        Ok(Pin::Relation { epoch, snapshot: Some(relation.snapshot(epoch)?), done: 0 })
-    }
-}
-
-/// Ranges of one split that follow each other become one.
-fn join_ranges(ranges: impl Iterator<Item = SplitRange>) -> Vec<SplitRange> {
-    let mut out: Vec<SplitRange> = Vec::new();
-    for range in ranges {
-        match out.iter_mut().find(|r| r.split == range.split && r.to == range.from) {
-            Some(r) => r.to = range.to,
-            None => out.push(range),
-        }
-    }
-    out
-}
-
-/// The columns by which an object's rows are stored first: a table's primary key, a view's shortest derived key.
-pub(super) fn storage_key(object: &CatalogObject) -> Vec<usize> {
-    match &object.kind {
-        ObjectKind::Table(t) => t.primary_key.clone(),
-        _ => {
-            let keys = object.stream_plan().map(|p| &p.root.props.keys);
-            keys.and_then(|k| k.iter().min_by_key(|k| k.len()).cloned()).unwrap_or_default()
-        }
     }
 }
 

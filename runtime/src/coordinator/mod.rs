@@ -10,15 +10,18 @@
 //! Each box is one thread with one queue. [`Engine`] is what the server talks to.
 
 mod backfill;
+mod building;
 mod checkpointer;
 pub mod clock;
 mod control;
+mod objects;
 mod record;
 mod recovery;
 mod region;
 mod sequencer;
 mod shared;
 mod status;
+mod stepping;
 mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -136,7 +139,9 @@ pub struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("shared", &self.shared).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
     }
 }
 
@@ -165,7 +170,10 @@ impl Engine {
             None => CheckpointTarget::Directory(dir.join("checkpoints")),
         };
         let term_min = highest_term(&target, &fs)?;
-        let options = LogOptions { term_min, ..LogOptions::default() };
+        let options = LogOptions {
+            term_min,
+            ..LogOptions::default()
+        };
         let (log, term) = Log::open(Arc::clone(&fs), &dir.join("log"), options)?;
         let log = Arc::new(log);
         let rocks = RocksShared::new(config.memory_limit / 16);
@@ -229,7 +237,14 @@ impl Engine {
             spawn("levee-fold", move || fold(&fold_rx, &folder_events))?,
         ];
         let (requests, events) = (request_tx, event_tx);
-        Ok(Arc::new(Self { shared, requests, events, executor, threads: Mutex::new(threads), _lock: lock }))
+        Ok(Arc::new(Self {
+            shared,
+            requests,
+            events,
+            executor,
+            threads: Mutex::new(threads),
+            _lock: lock,
+        }))
     }
 
     /// The newest catalog.
@@ -255,11 +270,20 @@ impl Engine {
             writes.push((table, delta));
         }
         if writes.is_empty() {
-            return Ok(CommitAck { epoch: request.snapshot_epoch });
+            return Ok(CommitAck {
+                epoch: request.snapshot_epoch,
+            });
         }
         let (reply, answer) = oneshot::channel();
-        let commit = Commit { snapshot_epoch: request.snapshot_epoch, keys, writes, reply };
-        self.requests.send(Request::Commit(commit)).map_err(|_| RuntimeError::ShuttingDown)?;
+        let commit = Commit {
+            snapshot_epoch: request.snapshot_epoch,
+            keys,
+            writes,
+            reply,
+        };
+        self.requests
+            .send(Request::Commit(commit))
+            .map_err(|_| RuntimeError::ShuttingDown)?;
         answer.await.map_err(|_| RuntimeError::ShuttingDown)?
     }
 
@@ -276,7 +300,10 @@ impl Engine {
         if !waits {
             return Ok(());
         }
-        let mut cancel = CancelCreate { requests: &self.requests, id: Some(id) };
+        let mut cancel = CancelCreate {
+            requests: &self.requests,
+            id: Some(id),
+        };
         loop {
             match self.shared.entry(id).map(|e| e.status) {
                 Some(RegionStatus::Running) => {
@@ -288,7 +315,10 @@ impl Engine {
             }
             if self.catalog().get(id).is_none() {
                 cancel.id = None;
-                return Err(RuntimeError::user("57014", "the object was dropped while it was being built"));
+                return Err(RuntimeError::user(
+                    "57014",
+                    "the object was dropped while it was being built",
+                ));
             }
             progress.changed().await.map_err(|_| RuntimeError::ShuttingDown)?;
         }
@@ -305,7 +335,11 @@ impl Engine {
 
     async fn ddl(&self, expected: Option<&Arc<Catalog>>, ops: Vec<CatalogOp>) -> Result<u64> {
         let (reply, answer) = oneshot::channel();
-        let request = Request::Ddl { expected: expected.map(Arc::clone), ops, reply };
+        let request = Request::Ddl {
+            expected: expected.map(Arc::clone),
+            ops,
+            reply,
+        };
         self.requests.send(request).map_err(|_| RuntimeError::ShuttingDown)?;
         answer.await.map_err(|_| RuntimeError::ShuttingDown)?
     }
@@ -362,7 +396,11 @@ impl Engine {
         loop {
             let found = self.relations(relations, at_least).await?;
             let all: Vec<Arc<Relation>> = found.values().map(Arc::clone).collect();
-            let epoch = if all.is_empty() { self.newest_epoch() } else { region::common_boundary(&all) };
+            let epoch = if all.is_empty() {
+                self.newest_epoch()
+            } else {
+                region::common_boundary(&all)
+            };
             match self.pinned(&found, epoch) {
                 // A fold may pass between choosing the epoch and pinning it.
                 Err(RuntimeError::EpochUnavailable { .. }) if tries < 100 => {
@@ -384,10 +422,17 @@ impl Engine {
     }
 
     fn pinned(&self, relations: &HashMap<ObjectId, Arc<Relation>>, epoch: u64) -> Result<ReadSnapshot> {
-        let snapshots = relations.iter().map(|(id, r)| Ok((*id, r.snapshot(epoch)?))).collect::<Result<_>>()?;
+        let snapshots = relations
+            .iter()
+            .map(|(id, r)| Ok((*id, r.snapshot(epoch)?)))
+            .collect::<Result<_>>()?;
         let epochs = self.shared.epochs.lock();
         let known = epochs.iter().rev().find(|e| e.epoch <= epoch).map(|e| e.timestamp_us);
-        Ok(ReadSnapshot { epoch, timestamp_us: known.unwrap_or(0), relations: snapshots })
+        Ok(ReadSnapshot {
+            epoch,
+            timestamp_us: known.unwrap_or(0),
+            relations: snapshots,
+        })
     }
 
     /// The newest durable epoch: a new block's snapshot.
@@ -401,7 +446,10 @@ impl Engine {
         let epoch = self.newest_epoch().max(at_least);
         *pins.entry(epoch).or_insert(0) += 1;
         drop(pins);
-        EpochPin { shared: Arc::clone(&self.shared), epoch }
+        EpochPin {
+            shared: Arc::clone(&self.shared),
+            epoch,
+        }
     }
 
     /// Waits until every view has taken every epoch cut so far; answers that epoch.
@@ -465,7 +513,11 @@ impl Drop for CancelCreate<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let (reply, _answer) = oneshot::channel();
-        let request = Request::Ddl { expected: None, ops: vec![CatalogOp::Drop(id)], reply };
+        let request = Request::Ddl {
+            expected: None,
+            ops: vec![CatalogOp::Drop(id)],
+            reply,
+        };
         if self.requests.send(request).is_err() {
             tracing::debug!("a creation was cancelled while stopping");
         }
@@ -487,7 +539,10 @@ fn conflict_keys(table: ObjectId, order: &RowOrder, delta: &Delta, out: &mut Vec
     }
     let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(delta.batch.column(c))).collect();
     let rows = order.encode_keys(&columns)?;
-    let keys: BTreeSet<u128> = rows.iter().map(|r| xxhash_rust::xxh3::xxh3_128_with_seed(r.data(), seed)).collect();
+    let keys: BTreeSet<u128> = rows
+        .iter()
+        .map(|r| xxhash_rust::xxh3::xxh3_128_with_seed(r.data(), seed))
+        .collect();
     out.extend(keys);
     Ok(())
 }

@@ -55,16 +55,26 @@ impl EpochRecord {
     /// # Errors
     /// A batch cannot be written as IPC.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let bodies = self.writes.iter().map(|(_, d)| encode_delta(d)).collect::<Result<Vec<_>>>()?;
+        let bodies = self
+            .writes
+            .iter()
+            .map(|(_, d)| encode_delta(d))
+            .collect::<Result<Vec<_>>>()?;
         let header = Header {
             version: VERSION,
             epoch: self.epoch,
             timestamp_us: self.timestamp_us,
             ops: self.ops.clone(),
             ranges: self.ranges.clone(),
-            writes: self.writes.iter().zip(&bodies).map(|((id, _), b)| (*id, b.len() as u64)).collect(),
+            writes: self
+                .writes
+                .iter()
+                .zip(&bodies)
+                .map(|((id, _), b)| (*id, b.len() as u64))
+                .collect(),
         };
-        let header = postcard::to_stdvec(&header).map_err(|e| RuntimeError::internal(format!("timeline record: {e}")))?;
+        let header =
+            postcard::to_stdvec(&header).map_err(|e| RuntimeError::internal(format!("timeline record: {e}")))?;
         let mut out = Vec::with_capacity(4 + header.len() + bodies.iter().map(Vec::len).sum::<usize>());
         out.extend_from_slice(&(header.len() as u32).to_le_bytes());
         out.extend_from_slice(&header);
@@ -80,14 +90,20 @@ impl EpochRecord {
     /// The bytes do not hold a record of this version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let bad = |what: &str| {
-            RuntimeError::Storage(levee_storage::StorageError::corrupt("the log", format!("a timeline record {what}")))
+            RuntimeError::Storage(levee_storage::StorageError::corrupt(
+                "the log",
+                format!("a timeline record {what}"),
+            ))
         };
         let (length, rest) = bytes.split_at_checked(4).ok_or_else(|| bad("is too short"))?;
         let length = u32::from_le_bytes(length.try_into().map_err(|_| bad("is too short"))?) as usize;
         let (header, mut rest) = rest.split_at_checked(length).ok_or_else(|| bad("is too short"))?;
         let header: Header = postcard::from_bytes(header).map_err(|e| bad(&format!("cannot be read: {e}")))?;
         if header.version != VERSION {
-            return Err(bad(&format!("has version {}, this build reads {VERSION}", header.version)));
+            return Err(bad(&format!(
+                "has version {}, this build reads {VERSION}",
+                header.version
+            )));
         }
         let mut writes = Vec::with_capacity(header.writes.len());
         for (id, length) in header.writes {
@@ -133,7 +149,10 @@ pub fn encode_delta(delta: &Delta) -> Result<Vec<u8>> {
 pub fn decode_delta(bytes: &[u8]) -> Result<Delta> {
     let mut reader = StreamReader::try_new(bytes, None)?;
     let schema = reader.schema();
-    let batch = reader.next().transpose()?.unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(&schema)));
+    let batch = reader
+        .next()
+        .transpose()?
+        .unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(&schema)));
     let last = schema.fields().len().saturating_sub(1);
     if schema.fields().get(last).is_none_or(|f| f.name() != DIFF_COLUMN) {
         return Ok(Delta::inserts(batch));

@@ -56,14 +56,22 @@ pub fn find(store: &CheckpointStore, log: &Log) -> Result<Found> {
             }
         };
         if manifest.log_seq < log.first_seq() {
-            let reason = format!("needs the log from {}, which begins at {}", manifest.log_seq, log.first_seq());
+            let reason = format!(
+                "needs the log from {}, which begins at {}",
+                manifest.log_seq,
+                log.first_seq()
+            );
             tracing::warn!(manifest = candidate.number, reason, "a checkpoint cannot be used");
             first_problem.get_or_insert(StorageError::corrupt(format!("manifest {}", candidate.number), reason));
             continue;
         }
         let payload = Payload::decode(&manifest)?;
         let previous_log_seq = manifest.log_seq;
-        return Ok(Found { manifest, payload, previous_log_seq });
+        return Ok(Found {
+            manifest,
+            payload,
+            previous_log_seq,
+        });
     }
     // Without any checkpoint the whole log must be there.
     let whole_log = log.first_seq() <= 1;
@@ -82,7 +90,11 @@ pub fn find(store: &CheckpointStore, log: &Log) -> Result<Found> {
             });
         }
     }
-    Ok(Found { manifest: Manifest::default(), payload: Payload::default(), previous_log_seq: 0 })
+    Ok(Found {
+        manifest: Manifest::default(),
+        payload: Payload::default(),
+        previous_log_seq: 0,
+    })
 }
 
 /// Rebuilds the coordinator's state from `found`.
@@ -95,7 +107,11 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
     control.catalog = Arc::new(payload.catalog.clone());
     control.cut = payload.epoch;
     control.catalog_epoch = payload.epoch;
-    control.timeline.push(payload.epoch, payload.timestamp_us, found.manifest.log_seq.saturating_sub(1));
+    control.timeline.push(
+        payload.epoch,
+        payload.timestamp_us,
+        found.manifest.log_seq.saturating_sub(1),
+    );
     let subscribers = subscribers(&payload.catalog);
     let chosen = choose_versions(&found.manifest.regions, &subscribers);
     control.stops = chosen.values().copied().collect::<BTreeSet<u64>>();
@@ -107,9 +123,20 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
                 let driver = sources::driver(&def.connector, &def.options)?;
                 let state = payload.sources.get(&object.id);
                 let offsets = state.map_or_else(|| driver.start(), |s| s.offsets.clone());
-                control.add_source(object.id, driver, state.map_or(payload.timestamp_us, |s| s.created_us), offsets);
+                control.add_source(
+                    object.id,
+                    driver,
+                    state.map_or(payload.timestamp_us, |s| s.created_us),
+                    offsets,
+                );
             }
-            _ => restore_region(control, object, &opened, &found.manifest, chosen.get(&object.id.0).copied())?,
+            _ => restore_region(
+                control,
+                object,
+                &opened,
+                &found.manifest,
+                chosen.get(&object.id.0).copied(),
+            )?,
         }
     }
     tracing::info!(
@@ -137,11 +164,16 @@ fn restore_region(
     let meta: RegionMeta = postcard::from_bytes(&version.meta)
         .map_err(|e| StorageError::corrupt(format!("manifest {}", manifest.number), format!("region notes: {e}")))?;
     let base = match &object.kind {
-        ObjectKind::Sink(_) => Base { epoch: version.epoch, ..Base::default() },
+        ObjectKind::Sink(_) => Base {
+            epoch: version.epoch,
+            ..Base::default()
+        },
         _ => load_relation(object, opened, version.epoch)?,
     };
-    let reader: Arc<dyn StateReader> =
-        Arc::new(RestoredReader { restore: Arc::clone(opened), region: object.id });
+    let reader: Arc<dyn StateReader> = Arc::new(RestoredReader {
+        restore: Arc::clone(opened),
+        region: object.id,
+    });
     control.stops.extend(meta.starts.iter().map(|(_, e)| *e));
     let state = object.stream_plan().map(|_| Arc::clone(&reader));
     control.add_region(object, base, state, Some(meta), version.epoch)?;
@@ -154,7 +186,7 @@ fn restore_region(
 
 /// Reads a relation's rows back into a base.
 fn load_relation(object: &CatalogObject, opened: &Restore, epoch: u64) -> Result<Base> {
-    let order = RowOrder::new(Arc::clone(object.schema()), super::control::storage_key(object))?;
+    let order = RowOrder::new(Arc::clone(object.schema()), super::objects::storage_key(object))?;
     let mut parts: Vec<Delta> = Vec::new();
     let mut bytes: Vec<u8> = Vec::new();
     let mut ends: Vec<usize> = Vec::new();
@@ -214,7 +246,11 @@ pub fn replay(control: &mut Control, log: &Log, found: &Found) -> Result<(u64, i
 pub fn subscribers(catalog: &Catalog) -> BTreeMap<u32, Vec<u32>> {
     let mut out: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for object in catalog.objects() {
-        for input in object.stream_plan().map(levee_planner::plan::StreamPlan::inputs).unwrap_or_default() {
+        for input in object
+            .stream_plan()
+            .map(levee_planner::plan::StreamPlan::inputs)
+            .unwrap_or_default()
+        {
             out.entry(input.0).or_default().push(object.id.0);
         }
     }
@@ -242,4 +278,3 @@ pub fn clear_dir(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(io)?;
     Ok(())
 }
-

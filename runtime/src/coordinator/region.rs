@@ -138,12 +138,18 @@ impl RegionCtl {
     /// Adds failed expressions to the counters.
     pub fn count_errors(&mut self, epoch: u64, errors: &[StreamError]) {
         for e in errors {
-            let known = self.meta.errors.iter().position(|(x, m, ..)| *x == e.expression && *m == e.message);
+            let known = self
+                .meta
+                .errors
+                .iter()
+                .position(|(x, m, ..)| *x == e.expression && *m == e.message);
             if let Some((_, _, rows, last)) = known.and_then(|i| self.meta.errors.get_mut(i)) {
                 *rows += e.rows;
                 *last = epoch;
             } else if self.meta.errors.len() < ERRORS_MAX {
-                self.meta.errors.push((e.expression.clone(), e.message.clone(), e.rows, epoch));
+                self.meta
+                    .errors
+                    .push((e.expression.clone(), e.message.clone(), e.rows, epoch));
             }
         }
     }
@@ -163,9 +169,20 @@ impl RegionCtl {
 /// A region that keeps up steps at each changed epoch. One that lags takes longer steps that end at the most power-of-two-aligned
 /// epoch in reach, so that any set of lagging regions has common boundaries; a step of more than `rows_max` rows is cut at a
 /// less aligned one. No step passes an epoch of `stops`, at which some reader or checkpoint needs a boundary.
-pub fn choose_step(submitted: u64, limit: u64, changed: &[(u64, usize)], stops: &BTreeSet<u64>, rows_max: usize) -> u64 {
-    let limit = stops.range(submitted + 1..=limit).next().map_or(limit, |&s| s.min(limit));
-    let Some(&(first, _)) = changed.first().filter(|(e, _)| *e <= limit) else { return limit };
+pub fn choose_step(
+    submitted: u64,
+    limit: u64,
+    changed: &[(u64, usize)],
+    stops: &BTreeSet<u64>,
+    rows_max: usize,
+) -> u64 {
+    let limit = stops
+        .range(submitted + 1..=limit)
+        .next()
+        .map_or(limit, |&s| s.min(limit));
+    let Some(&(first, _)) = changed.first().filter(|(e, _)| *e <= limit) else {
+        return limit;
+    };
     let last = changed.iter().rev().map(|c| c.0).find(|&e| e <= limit).unwrap_or(first);
     let mut reach = last;
     loop {
@@ -215,11 +232,6 @@ impl Timeline {
         self.entries.range(..=epoch).next_back().map_or(0, |(_, (t, _))| *t)
     }
 
-    /// The log position of the first epoch after `epoch`.
-    pub fn seq_after(&self, epoch: u64) -> Option<u64> {
-        self.entries.range(epoch + 1..).next().map(|(_, (_, s))| *s)
-    }
-
     /// Log positions of all epochs held.
     pub fn seqs(&self) -> BTreeMap<u64, u64> {
         self.entries.iter().map(|(e, (_, s))| (*e, *s)).collect()
@@ -230,7 +242,6 @@ impl Timeline {
         let newest = self.entries.keys().next_back().copied().unwrap_or(0);
         self.entries = self.entries.split_off(&epoch.min(newest));
     }
-
 }
 
 #[cfg(test)]
@@ -270,7 +281,11 @@ mod tests {
             let (mut at, mut ends) = (0, BTreeSet::from([0]));
             while at < 1000 {
                 let limit = (at + lag).min(1000);
-                let rest: Vec<_> = changed.iter().copied().filter(|(e, _)| *e > at && *e <= limit).collect();
+                let rest: Vec<_> = changed
+                    .iter()
+                    .copied()
+                    .filter(|(e, _)| *e > at && *e <= limit)
+                    .collect();
                 at = choose_step(at, limit, &rest, &none, usize::MAX);
                 ends.insert(at);
             }

@@ -128,9 +128,8 @@ impl Sequencer {
                 answer(commit.reply, Err(RuntimeError::NoObject(*gone)));
                 continue;
             }
-            let late = |k: &u128| {
-                keys.contains_key(k) || self.last_write.get(k).is_some_and(|&e| e > commit.snapshot_epoch)
-            };
+            let late =
+                |k: &u128| keys.contains_key(k) || self.last_write.get(k).is_some_and(|&e| e > commit.snapshot_epoch);
             let unknown = !commit.keys.is_empty() && commit.snapshot_epoch < self.window_start;
             if unknown || commit.keys.iter().any(late) {
                 answer(commit.reply, Err(RuntimeError::Conflict));
@@ -144,7 +143,11 @@ impl Sequencer {
             return;
         }
         let cut = !ranges.is_empty();
-        match self.append(EpochRecord { ranges, writes, ..EpochRecord::default() }) {
+        match self.append(EpochRecord {
+            ranges,
+            writes,
+            ..EpochRecord::default()
+        }) {
             Ok((record, seq)) => {
                 self.last_write.extend(keys);
                 if self.last_write.len() > KEYS_MAX {
@@ -152,7 +155,13 @@ impl Sequencer {
                     self.window_start = record.epoch;
                 }
                 fail::fail_point!("commit::durable");
-                send(&self.events, Event::Epoch { record: Arc::new(record), seq });
+                send(
+                    &self.events,
+                    Event::Epoch {
+                        record: Arc::new(record),
+                        seq,
+                    },
+                );
                 for reply in accepted {
                     answer(reply, Ok(CommitAck { epoch }));
                 }
@@ -177,17 +186,28 @@ impl Sequencer {
             answer(reply, Err(RuntimeError::Conflict));
             return;
         }
-        let result = self.append(EpochRecord { ops, ..EpochRecord::default() }).map(|(record, seq)| {
-            fail::fail_point!("ddl::apply");
-            let mut catalog = Catalog::clone(&current);
-            for op in &record.ops {
-                catalog.apply(op);
-            }
-            *self.catalog.write() = Arc::new(catalog);
-            let epoch = record.epoch;
-            send(&self.events, Event::Epoch { record: Arc::new(record), seq });
-            epoch
-        });
+        let result = self
+            .append(EpochRecord {
+                ops,
+                ..EpochRecord::default()
+            })
+            .map(|(record, seq)| {
+                fail::fail_point!("ddl::apply");
+                let mut catalog = Catalog::clone(&current);
+                for op in &record.ops {
+                    catalog.apply(op);
+                }
+                *self.catalog.write() = Arc::new(catalog);
+                let epoch = record.epoch;
+                send(
+                    &self.events,
+                    Event::Epoch {
+                        record: Arc::new(record),
+                        seq,
+                    },
+                );
+                epoch
+            });
         answer(reply, result);
     }
 

@@ -91,7 +91,9 @@ pub struct CheckpointInfo {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("newest", &self.newest).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("newest", &self.newest)
+            .finish_non_exhaustive()
     }
 }
 
@@ -107,7 +109,14 @@ impl Shared {
     }
 
     pub(super) fn set_status(&self, id: ObjectId, status: RegionStatus) {
-        self.entries.write().entry(id).or_insert(Entry { relation: None, status: RegionStatus::Building }).status = status;
+        self.entries
+            .write()
+            .entry(id)
+            .or_insert(Entry {
+                relation: None,
+                status: RegionStatus::Building,
+            })
+            .status = status;
         self.bump();
     }
 
@@ -141,7 +150,12 @@ impl Shared {
         self.newest.fetch_max(epoch, Ordering::AcqRel);
         self.newest_us.store(timestamp_us.unsigned_abs(), Ordering::Release);
         let mut epochs = self.epochs.lock();
-        epochs.push_back(EpochInfo { epoch, timestamp_us, tables, rows });
+        epochs.push_back(EpochInfo {
+            epoch,
+            timestamp_us,
+            tables,
+            rows,
+        });
         if epochs.len() > 100 {
             epochs.pop_front();
         }
@@ -154,7 +168,11 @@ impl Shared {
 
     /// Some relation holds runs that could be folded.
     pub(super) fn fold_needed(&self) -> bool {
-        self.entries.read().values().filter_map(|e| e.relation.as_ref()).any(|r| r.stats().0 > 0)
+        self.entries
+            .read()
+            .values()
+            .filter_map(|e| e.relation.as_ref())
+            .any(|r| r.stats().0 > 0)
     }
 
     /// Memory that one exchange channel may hold before it spills: a share of the budget.

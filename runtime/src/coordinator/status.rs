@@ -29,7 +29,11 @@ impl Control {
         let mut sources = region.inputs.iter().filter_map(|i| self.sources.get(i)).peekable();
         let bounded = sources.peek().is_some();
         let ended = sources.all(|s| s.driver.finished(&s.offsets));
-        let upstream = region.inputs.iter().filter_map(|i| self.regions.get(i)).all(|u| self.finished(u));
+        let upstream = region
+            .inputs
+            .iter()
+            .filter_map(|i| self.regions.get(i))
+            .all(|u| self.finished(u));
         let only_relations = !bounded && !region.inputs.is_empty() && region.kind != RegionKind::Table;
         (bounded || only_relations) && ended && upstream && region.visible() && region.frontier >= self.cut
     }
@@ -83,18 +87,36 @@ impl Control {
         };
         let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
         let statement = self.catalog.get(r.id).map(|o| o.definition.clone());
-        Some(vec![text(r.id), text(&r.name), statement, text(format!("{:.1}%", share * 100.0)), text(done), text(total)])
+        Some(vec![
+            text(r.id),
+            text(&r.name),
+            statement,
+            text(format!("{:.1}%", share * 100.0)),
+            text(done),
+            text(total),
+        ])
     }
 
     fn epoch_rows(&self) -> Vec<StatusRow> {
         let epochs = self.shared.epochs.lock();
-        epochs.iter().rev().map(|e| vec![text(e.epoch), text(e.timestamp_us), text(e.tables), text(e.rows)]).collect()
+        epochs
+            .iter()
+            .rev()
+            .map(|e| vec![text(e.epoch), text(e.timestamp_us), text(e.tables), text(e.rows)])
+            .collect()
     }
 
     fn checkpoint_rows(&self) -> Vec<StatusRow> {
         let checkpoints = self.shared.checkpoints.lock();
         let row = |c: &super::shared::CheckpointInfo| {
-            vec![text(c.number), text(c.epoch), text(c.regions), text(c.files), text(c.bytes), text(c.seconds)]
+            vec![
+                text(c.number),
+                text(c.epoch),
+                text(c.regions),
+                text(c.files),
+                text(c.bytes),
+                text(c.seconds),
+            ]
         };
         checkpoints.iter().rev().map(row).collect()
     }
@@ -124,7 +146,11 @@ impl Control {
 }
 
 fn task_rows(r: &RegionCtl) -> Vec<StatusRow> {
-    let tasks = r.dataflow.as_ref().map(crate::dataflow::Region::tasks).unwrap_or_default();
+    let tasks = r
+        .dataflow
+        .as_ref()
+        .map(crate::dataflow::Region::tasks)
+        .unwrap_or_default();
     let row = |t: crate::dataflow::TaskInfo| {
         vec![
             text(r.id),
@@ -142,7 +168,14 @@ fn task_rows(r: &RegionCtl) -> Vec<StatusRow> {
 
 fn error_rows(r: &RegionCtl) -> Vec<StatusRow> {
     let row = |(expression, message, rows, epoch): &(String, String, u64, u64)| {
-        vec![text(r.id), text(&r.name), text(expression), text(message), text(rows), text(epoch)]
+        vec![
+            text(r.id),
+            text(&r.name),
+            text(expression),
+            text(message),
+            text(rows),
+            text(epoch),
+        ]
     };
     r.meta.errors.iter().map(row).collect()
 }

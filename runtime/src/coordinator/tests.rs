@@ -23,14 +23,21 @@ fn config(dir: &std::path::Path) -> EngineConfig {
 }
 
 fn table_schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false), Field::new("g", DataType::Int64, true)]))
+    Arc::new(Schema::new(vec![
+        Field::new("id", DataType::Int64, false),
+        Field::new("g", DataType::Int64, true),
+    ]))
 }
 
 fn table(id: ObjectId) -> CatalogObject {
     CatalogObject {
         id,
         name: format!("t{id}"),
-        kind: ObjectKind::Table(TableDef { schema: table_schema(), primary_key: vec![0], defaults: vec![None, None] }),
+        kind: ObjectKind::Table(TableDef {
+            schema: table_schema(),
+            primary_key: vec![0],
+            defaults: vec![None, None],
+        }),
         depends_on: vec![],
         definition: String::new(),
     }
@@ -38,17 +45,42 @@ fn table(id: ObjectId) -> CatalogObject {
 
 /// `SELECT g, count(*) FROM t GROUP BY g`.
 fn view(id: ObjectId, table: ObjectId) -> CatalogObject {
-    let node = |id, op, inputs, schema: &SchemaRef, props| StreamNode { id: OperatorId(id), op, inputs, schema: Arc::clone(schema), props };
+    let node = |id, op, inputs, schema: &SchemaRef, props| StreamNode {
+        id: OperatorId(id),
+        op,
+        inputs,
+        schema: Arc::clone(schema),
+        props,
+    };
     let g: SchemaRef = Arc::new(Schema::new(vec![Field::new("g", DataType::Int64, true)]));
-    let out: SchemaRef =
-        Arc::new(Schema::new(vec![Field::new("g", DataType::Int64, true), Field::new("n", DataType::Int64, false)]));
-    let scan = StreamOp::Scan { relation: table, name: "t".into(), projection: vec![1] };
+    let out: SchemaRef = Arc::new(Schema::new(vec![
+        Field::new("g", DataType::Int64, true),
+        Field::new("n", DataType::Int64, false),
+    ]));
+    let scan = StreamOp::Scan {
+        relation: table,
+        name: "t".into(),
+        projection: vec![1],
+    };
     let scan = node(0, scan, vec![], &g, StreamProps::default());
-    let exchange = StreamOp::Exchange { kind: ExchangeKind::Hash(vec![0]) };
+    let exchange = StreamOp::Exchange {
+        kind: ExchangeKind::Hash(vec![0]),
+    };
     let exchange = node(1, exchange, vec![scan], &g, StreamProps::default());
-    let count = AggCall { func: AggFunc::Count, arg: None, filter: None, distinct: false };
-    let aggregate = StreamOp::Aggregate { group_by: vec![0], aggs: vec![count] };
-    let props = StreamProps { keys: vec![vec![0]], ..StreamProps::default() };
+    let count = AggCall {
+        func: AggFunc::Count,
+        arg: None,
+        filter: None,
+        distinct: false,
+    };
+    let aggregate = StreamOp::Aggregate {
+        group_by: vec![0],
+        aggs: vec![count],
+    };
+    let props = StreamProps {
+        keys: vec![vec![0]],
+        ..StreamProps::default()
+    };
     let root = node(2, aggregate, vec![exchange], &out, props);
     CatalogObject {
         id,
@@ -56,7 +88,10 @@ fn view(id: ObjectId, table: ObjectId) -> CatalogObject {
         kind: ObjectKind::MaterializedView(Box::new(MaterializedViewDef {
             sql: String::new(),
             schema: out,
-            plan: StreamPlan { version: PLAN_VERSION, root },
+            plan: StreamPlan {
+                version: PLAN_VERSION,
+                root,
+            },
             options: Default::default(),
         })),
         depends_on: vec![table],
@@ -75,7 +110,10 @@ async fn read(engine: &Engine, id: ObjectId, at_least: u64) -> Vec<(i64, i64)> {
     let snapshot = engine.snapshot(&[id], at_least).await.unwrap();
     let mut out = Vec::new();
     for batch in snapshot.relations[&id].rows().unwrap() {
-        let (a, b) = (batch.column(0).as_primitive::<Int64Type>(), batch.column(1).as_primitive::<Int64Type>());
+        let (a, b) = (
+            batch.column(0).as_primitive::<Int64Type>(),
+            batch.column(1).as_primitive::<Int64Type>(),
+        );
         out.extend((0..batch.num_rows()).map(|i| (a.value(i), b.value(i))));
         assert_eq!(a.null_count(), 0);
     }
@@ -84,7 +122,14 @@ async fn read(engine: &Engine, id: ObjectId, at_least: u64) -> Vec<(i64, i64)> {
 
 async fn commit(engine: &Engine, table: ObjectId, values: &[(i64, i64, i64)]) -> u64 {
     let snapshot_epoch = engine.newest_epoch();
-    engine.commit(CommitRequest { snapshot_epoch, writes: vec![(table, vec![rows(values)])] }).await.unwrap().epoch
+    engine
+        .commit(CommitRequest {
+            snapshot_epoch,
+            writes: vec![(table, vec![rows(values)])],
+        })
+        .await
+        .unwrap()
+        .epoch
 }
 
 async fn create(engine: &Engine, make: impl Fn(ObjectId) -> CatalogObject) -> ObjectId {
@@ -131,7 +176,12 @@ async fn the_second_writer_of_a_key_loses() {
     let engine = Engine::open(config(dir.path())).unwrap();
     let t = create(&engine, table).await;
     let snapshot_epoch = engine.newest_epoch();
-    let write = |values| engine.commit(CommitRequest { snapshot_epoch, writes: vec![(t, vec![rows(values)])] });
+    let write = |values| {
+        engine.commit(CommitRequest {
+            snapshot_epoch,
+            writes: vec![(t, vec![rows(values)])],
+        })
+    };
     write(&[(1, 1, 1)]).await.unwrap();
     assert!(matches!(write(&[(1, 2, 1)]).await, Err(RuntimeError::Conflict)));
     write(&[(2, 2, 1)]).await.unwrap();
@@ -149,24 +199,31 @@ async fn acknowledged_commits_survive_power_loss_at_any_step() {
         let mut acked = Vec::new();
         let mut ids = None;
         if let Ok(engine) = Engine::open_with(config(scratch.path()), Arc::clone(&fs) as _, Arc::new(SystemClock)) {
-            fs.crash_after(crash_at);
+            fs.crash_at(fs.steps() + crash_at);
             ids = run_until_crash(&engine, &mut acked).await;
             engine.shutdown().await;
         }
-        fs.recover();
+        let fs = Arc::new(fs.recover());
         let Some((t, v)) = ids else { continue };
         let scratch = tempfile::tempdir().unwrap();
         let engine = Engine::open_with(config(scratch.path()), Arc::clone(&fs) as _, Arc::new(SystemClock)).unwrap();
         let rows = read(&engine, t, 0).await;
         for id in &acked {
-            assert!(rows.iter().any(|r| r.0 == *id), "row {id} was acknowledged and is gone, crash at {crash_at}");
+            assert!(
+                rows.iter().any(|r| r.0 == *id),
+                "row {id} was acknowledged and is gone, crash at {crash_at}"
+            );
         }
         if let Some(v) = v {
             let mut expected = std::collections::BTreeMap::new();
             for (_, g) in &rows {
                 *expected.entry(*g).or_insert(0) += 1;
             }
-            assert_eq!(read(&engine, v, 0).await, expected.into_iter().collect::<Vec<_>>(), "crash at {crash_at}");
+            assert_eq!(
+                read(&engine, v, 0).await,
+                expected.into_iter().collect::<Vec<_>>(),
+                "crash at {crash_at}"
+            );
         }
         engine.shutdown().await;
     }

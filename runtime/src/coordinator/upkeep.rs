@@ -29,8 +29,13 @@ impl Control {
         let mut cut = Vec::new();
         let per_epoch = CUT_ROWS_PER_TASK * self.shared.config.parallelism as u64;
         for (id, source) in &self.sources {
-            let readers = self.regions.values().filter(|r| r.inputs.contains(id) && r.failed.is_none());
-            let Some(fastest) = readers.filter(|r| r.backfill.is_none()).map(|r| r.frontier).max() else { continue };
+            let readers = self
+                .regions
+                .values()
+                .filter(|r| r.inputs.contains(id) && r.failed.is_none());
+            let Some(fastest) = readers.filter(|r| r.backfill.is_none()).map(|r| r.frontier).max() else {
+                continue;
+            };
             if source.cuts.iter().filter(|(e, _)| *e > fastest).count() >= CUTS_AHEAD_MAX {
                 continue;
             }
@@ -39,7 +44,11 @@ impl Control {
             let ranges: Vec<SplitRange> = (0u32..)
                 .zip(source.offsets.iter().zip(&available))
                 .filter(|(_, (from, to))| from < to)
-                .map(|(split, (from, to))| SplitRange { split, from: *from, to: (*to).min(from + share) })
+                .map(|(split, (from, to))| SplitRange {
+                    split,
+                    from: *from,
+                    to: (*to).min(from + share),
+                })
                 .collect();
             if !ranges.is_empty() {
                 cut.push((*id, ranges));
@@ -56,7 +65,11 @@ impl Control {
     /// Starts a checkpoint when it is time and something has changed.
     pub(super) fn start_tick(&mut self) {
         let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
-        if self.tick.is_some() || self.checkpoint_running || !self.changed_since_tick || self.last_tick.elapsed() < interval {
+        if self.tick.is_some()
+            || self.checkpoint_running
+            || !self.changed_since_tick
+            || self.last_tick.elapsed() < interval
+        {
             return;
         }
         self.changed_since_tick = false;
@@ -72,9 +85,10 @@ impl Control {
     /// Hands the frozen state to the checkpointer when all regions that keep up have contributed.
     pub(super) fn finish_tick(&mut self) {
         let Some((epoch, started)) = self.tick else { return };
-        let waiting = self.regions.values().any(|r| {
-            r.failed.is_none() && (r.checkpoint_target.is_some_and(|t| t <= epoch) || self.freezing(r.id))
-        });
+        let waiting = self
+            .regions
+            .values()
+            .any(|r| r.failed.is_none() && (r.checkpoint_target.is_some_and(|t| t <= epoch) || self.freezing(r.id)));
         if waiting && started.elapsed() < TICK_WAIT {
             return;
         }
@@ -88,7 +102,9 @@ impl Control {
     }
 
     fn freezing(&self, id: ObjectId) -> bool {
-        self.regions.get(&id).is_some_and(|r| r.in_flight.iter().any(|s| s.checkpoint))
+        self.regions
+            .get(&id)
+            .is_some_and(|r| r.in_flight.iter().any(|s| s.checkpoint))
     }
 
     fn job(&mut self, epoch: u64) -> Job {
@@ -100,7 +116,8 @@ impl Control {
             let own = frozen.iter().filter(|f| f.region == region.id).map(|f| f.epoch).min();
             floors.insert(region.id.0, own.unwrap_or(region.frontier).min(region.frontier));
             // Clean: its state has not changed since it was frozen, so the same files hold at its frontier.
-            let clean = !region.dirty && region.in_flight.is_empty() && region.backfill.is_none() && region.failed.is_none();
+            let clean =
+                !region.dirty && region.in_flight.is_empty() && region.backfill.is_none() && region.failed.is_none();
             if clean {
                 advance.insert(region.id.0, region.frontier);
             }
@@ -109,7 +126,13 @@ impl Control {
             }
         }
         let sources = self.sources.iter().map(|(id, s)| {
-            (*id, SourceState { created_us: s.created_us, offsets: s.offsets.clone() })
+            (
+                *id,
+                SourceState {
+                    created_us: s.created_us,
+                    offsets: s.offsets.clone(),
+                },
+            )
         });
         Job {
             epoch,
@@ -119,7 +142,12 @@ impl Control {
             floors,
             subscribers,
             live: self.regions.keys().map(|id| id.0).collect(),
-            tables: self.regions.values().filter(|r| r.kind == RegionKind::Table).map(|r| r.id.0).collect(),
+            tables: self
+                .regions
+                .values()
+                .filter(|r| r.kind == RegionKind::Table)
+                .map(|r| r.id.0)
+                .collect(),
             log_seqs: self.timeline.seqs(),
             payload: Payload {
                 epoch: self.cut,
@@ -154,7 +182,9 @@ impl Control {
         }
         for region in self.regions.values() {
             // Every region gets the new manifest: files that the old one named may be merged away.
-            if let (Some(dataflow), Some(seq), Some(reader)) = (&region.dataflow, region.completed_seq, done.reader(region.id)) {
+            if let (Some(dataflow), Some(seq), Some(reader)) =
+                (&region.dataflow, region.completed_seq, done.reader(region.id))
+            {
                 dataflow.checkpoint_completed(seq, reader);
             }
         }
@@ -175,9 +205,18 @@ impl Control {
     /// Drops cuts that every reader has taken.
     pub(super) fn forget(&mut self) {
         for (id, source) in &mut self.sources {
-            let readers = self.regions.values().filter(|r| r.inputs.contains(id) && r.failed.is_none());
+            let readers = self
+                .regions
+                .values()
+                .filter(|r| r.inputs.contains(id) && r.failed.is_none());
             let taken = readers
-                .map(|r| if r.backfill.is_some() { r.starts.get(id).copied().unwrap_or(0) } else { r.submitted })
+                .map(|r| {
+                    if r.backfill.is_some() {
+                        r.starts.get(id).copied().unwrap_or(0)
+                    } else {
+                        r.submitted
+                    }
+                })
                 .min()
                 .unwrap_or(self.cut);
             while source.cuts.front().is_some_and(|(e, _)| *e <= taken) {
@@ -196,14 +235,22 @@ impl Control {
             return;
         }
         self.last_fold = Instant::now();
-        let visible = self.regions.values().filter(|r| r.failed.is_none() && r.visible() && r.kind != RegionKind::Sink);
+        let visible = self
+            .regions
+            .values()
+            .filter(|r| r.failed.is_none() && r.visible() && r.kind != RegionKind::Sink);
         let common = visible.map(|r| r.frontier).min().unwrap_or(self.cut);
         let readable = common.max(self.cut.saturating_sub(READ_BACK_EPOCHS));
         let readable = self.shared.oldest_pin().map_or(readable, |p| p.min(readable));
         let mut folds = Vec::new();
         for region in self.regions.values() {
-            let (Some(relation), Some(completed)) = (&region.relation, region.completed_epoch) else { continue };
-            let subscribers = self.regions.values().filter(|d| d.inputs.contains(&region.id) && d.failed.is_none());
+            let (Some(relation), Some(completed)) = (&region.relation, region.completed_epoch) else {
+                continue;
+            };
+            let subscribers = self
+                .regions
+                .values()
+                .filter(|d| d.inputs.contains(&region.id) && d.failed.is_none());
             let taken = subscribers.map(|d| {
                 let start = d.starts.get(&region.id).copied();
                 match (&d.backfill, start) {
@@ -211,7 +258,12 @@ impl Control {
                     (None, start) => d.submitted.max(start.unwrap_or(0)),
                 }
             });
-            let horizon = taken.min().unwrap_or(u64::MAX).min(readable).min(completed).min(region.frontier);
+            let horizon = taken
+                .min()
+                .unwrap_or(u64::MAX)
+                .min(readable)
+                .min(completed)
+                .min(region.frontier);
             if relation.foldable(horizon, region.completed_relation_seq) {
                 folds.push((Arc::clone(relation), horizon, region.completed_relation_seq));
             }

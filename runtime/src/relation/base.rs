@@ -28,7 +28,11 @@ pub struct Chunk {
 
 impl Chunk {
     fn new(delta: Delta, fence: &[u8]) -> Self {
-        Self { delta, fence: fence.into(), encoded: OnceLock::new() }
+        Self {
+            delta,
+            fence: fence.into(),
+            encoded: OnceLock::new(),
+        }
     }
 
     /// The rows, encoded once and kept: lookups by key come in clusters.
@@ -87,7 +91,8 @@ impl Base {
             at = end;
         }
         debug_assert_eq!(at, n);
-        let small = chunks.len() > 16 && chunks.iter().map(|c| c.delta.num_rows()).sum::<usize>() / chunks.len() < CHUNK_ROWS / 4;
+        let small = chunks.len() > 16
+            && chunks.iter().map(|c| c.delta.num_rows()).sum::<usize>() / chunks.len() < CHUNK_ROWS / 4;
         if small {
             let all: Vec<Delta> = chunks.iter().map(|c| c.delta.clone()).collect();
             let all = Delta::concat(order.schema(), &all)?;
@@ -182,7 +187,11 @@ fn push_chunks(order: &RowOrder, chunks: &mut Vec<Arc<Chunk>>, sorted: &Delta) -
         let (from, to) = (n * p / parts, n * (p + 1) / parts);
         // Own buffers, so that a chunk does not hold the memory of the batch that it came from.
         let index: UInt32Array = (from as u32..to as u32).collect();
-        let delta = if parts == 1 { sorted.clone() } else { sorted.take(&index)? };
+        let delta = if parts == 1 {
+            sorted.clone()
+        } else {
+            sorted.take(&index)?
+        };
         let fence = order.encode(&delta.batch.slice(0, 1))?;
         chunks.push(Arc::new(Chunk::new(delta, fence.row(0).data())));
     }
@@ -203,5 +212,8 @@ pub fn expand(delta: &Delta) -> Result<RecordBatch> {
             index.push(i as u32);
         }
     }
-    Ok(arrow::compute::take_record_batch(&delta.batch, &UInt32Array::from(index))?)
+    Ok(arrow::compute::take_record_batch(
+        &delta.batch,
+        &UInt32Array::from(index),
+    )?)
 }

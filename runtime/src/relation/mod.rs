@@ -68,14 +68,29 @@ impl Relation {
     /// A relation whose rows up to `base.epoch` are `base`.
     pub fn new(id: ObjectId, order: Arc<RowOrder>, base: Base) -> Self {
         let frontier = base.epoch;
-        Self { id, order, state: RwLock::new(State { base: Arc::new(base), runs: VecDeque::new(), frontier, seq: 0 }) }
+        Self {
+            id,
+            order,
+            state: RwLock::new(State {
+                base: Arc::new(base),
+                runs: VecDeque::new(),
+                frontier,
+                seq: 0,
+            }),
+        }
     }
 
     /// An empty relation takes another epoch as its beginning (a view is pinned behind the epoch that created it).
     pub fn restart_at(&self, epoch: u64) {
         let mut state = self.state.write();
-        debug_assert!(state.base.rows == 0 && state.runs.is_empty(), "only an empty relation may move");
-        state.base = Arc::new(Base { epoch, ..Base::default() });
+        debug_assert!(
+            state.base.rows == 0 && state.runs.is_empty(),
+            "only an empty relation may move"
+        );
+        state.base = Arc::new(Base {
+            epoch,
+            ..Base::default()
+        });
         state.frontier = epoch;
     }
 
@@ -111,7 +126,11 @@ impl Relation {
     pub fn boundary(&self, epoch: u64) -> u64 {
         let state = self.state.read();
         let epoch = epoch.min(state.frontier);
-        state.runs.iter().find(|r| r.from < epoch && epoch < r.to).map_or(epoch, |r| r.from)
+        state
+            .runs
+            .iter()
+            .find(|r| r.from < epoch && epoch < r.to)
+            .map_or(epoch, |r| r.from)
     }
 
     /// The rows at `epoch`.
@@ -125,7 +144,12 @@ impl Relation {
             return Err(RuntimeError::EpochUnavailable { object: self.id, epoch });
         }
         let runs = state.runs.iter().filter(|r| r.to <= epoch).cloned().collect();
-        Ok(RelationSnapshot::new(Arc::clone(&self.order), epoch, Arc::clone(&state.base), runs))
+        Ok(RelationSnapshot::new(
+            Arc::clone(&self.order),
+            epoch,
+            Arc::clone(&state.base),
+            runs,
+        ))
     }
 
     /// The change log after `from` up to `to`, in order.
@@ -135,9 +159,17 @@ impl Relation {
     pub fn runs_between(&self, from: u64, to: u64) -> Result<Vec<Arc<Run>>> {
         let state = self.state.read();
         if from < state.base.epoch {
-            return Err(RuntimeError::EpochUnavailable { object: self.id, epoch: from });
+            return Err(RuntimeError::EpochUnavailable {
+                object: self.id,
+                epoch: from,
+            });
         }
-        Ok(state.runs.iter().filter(|r| r.to > from && r.to <= to).cloned().collect())
+        Ok(state
+            .runs
+            .iter()
+            .filter(|r| r.to > from && r.to <= to)
+            .cloned()
+            .collect())
     }
 
     /// Oldest readable epoch.
@@ -166,7 +198,12 @@ impl Relation {
     pub fn fold(&self, horizon: u64, seq: u64) -> Result<()> {
         let (base, runs) = {
             let state = self.state.read();
-            let runs: Vec<Arc<Run>> = state.runs.iter().take_while(|r| r.to <= horizon && r.seq <= seq).cloned().collect();
+            let runs: Vec<Arc<Run>> = state
+                .runs
+                .iter()
+                .take_while(|r| r.to <= horizon && r.seq <= seq)
+                .cloned()
+                .collect();
             (Arc::clone(&state.base), runs)
         };
         let Some(last) = runs.last() else { return Ok(()) };

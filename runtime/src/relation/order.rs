@@ -27,10 +27,20 @@ impl RowOrder {
     /// A column type that cannot be ordered.
     pub fn new(schema: SchemaRef, key: Vec<usize>) -> Result<Self> {
         let columns = storage_order(schema.fields().len(), &key);
-        let fields = |cols: &[usize]| cols.iter().map(|&c| SortField::new(schema.field(c).data_type().clone())).collect();
+        let fields = |cols: &[usize]| {
+            cols.iter()
+                .map(|&c| SortField::new(schema.field(c).data_type().clone()))
+                .collect()
+        };
         let converter = RowConverter::new(fields(&columns))?;
         let key_converter = RowConverter::new(fields(&key))?;
-        Ok(Self { schema, key, columns, converter, key_converter })
+        Ok(Self {
+            schema,
+            key,
+            columns,
+            converter,
+            key_converter,
+        })
     }
 
     /// Columns in catalog order.
@@ -71,6 +81,9 @@ impl RowOrder {
         for (array, &c) in arrays.into_iter().zip(&self.columns) {
             columns[c] = Some(array);
         }
-        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns.into_iter().flatten().collect())?)
+        Ok(RecordBatch::try_new(
+            Arc::clone(&self.schema),
+            columns.into_iter().flatten().collect(),
+        )?)
     }
 }

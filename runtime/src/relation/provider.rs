@@ -45,7 +45,9 @@ impl SnapshotTable {
         let fixed: Vec<(usize, ScalarValue)> = filters.iter().filter_map(|f| self.key_value(f)).collect();
         let mut arrays: Vec<ArrayRef> = Vec::new();
         for key in order.key() {
-            let Some((_, value)) = fixed.iter().find(|(c, _)| c == key) else { break };
+            let Some((_, value)) = fixed.iter().find(|(c, _)| c == key) else {
+                break;
+            };
             arrays.push(value.to_array()?);
         }
         if arrays.is_empty() {
@@ -94,6 +96,10 @@ impl TableProvider for SnapshotTable {
             Some(prefix) => self.snapshot.with_key_prefix(&prefix).map_err(external)?,
             None => self.snapshot.rows().map_err(external)?,
         };
-        Ok(MemorySourceConfig::try_new_exec(&[batches], self.schema(), projection.cloned())?)
+        Ok(MemorySourceConfig::try_new_exec(
+            &[batches],
+            self.schema(),
+            projection.cloned(),
+        )?)
     }
 }

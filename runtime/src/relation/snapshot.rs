@@ -30,7 +30,15 @@ struct Inner {
 
 impl RelationSnapshot {
     pub(super) fn new(order: Arc<RowOrder>, epoch: u64, base: Arc<Base>, runs: Vec<Arc<Run>>) -> Self {
-        Self { inner: Arc::new(Inner { order, epoch, base, runs, merged: OnceLock::new() }) }
+        Self {
+            inner: Arc::new(Inner {
+                order,
+                epoch,
+                base,
+                runs,
+                merged: OnceLock::new(),
+            }),
+        }
     }
 
     /// Columns in catalog order.
@@ -115,8 +123,18 @@ impl RelationSnapshot {
         let inner = &self.inner;
         let delta = Delta::consolidate(inner.order.schema(), changes, inner.order.key())?;
         let mut runs = inner.runs.clone();
-        runs.push(Arc::new(Run { seq: u64::MAX, from: inner.epoch, to: inner.epoch, delta }));
-        Ok(Self::new(Arc::clone(&inner.order), inner.epoch, Arc::clone(&inner.base), runs))
+        runs.push(Arc::new(Run {
+            seq: u64::MAX,
+            from: inner.epoch,
+            to: inner.epoch,
+            delta,
+        }));
+        Ok(Self::new(
+            Arc::clone(&inner.order),
+            inner.epoch,
+            Arc::clone(&inner.base),
+            runs,
+        ))
     }
 
     /// For each row of `keys` (the key columns, in key order): is there a row with that key?
@@ -145,7 +163,11 @@ impl RelationSnapshot {
         let order = &self.inner.order;
         let mut net = std::collections::HashMap::new();
         for run in &self.inner.runs {
-            let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(run.delta.batch.column(c))).collect();
+            let columns: Vec<ArrayRef> = order
+                .key()
+                .iter()
+                .map(|&c| Arc::clone(run.delta.batch.column(c)))
+                .collect();
             let rows = order.encode_keys(&columns)?;
             for (i, row) in rows.iter().enumerate() {
                 *net.entry(Box::from(row.data())).or_insert(0) += run.delta.diff(i);
@@ -195,7 +217,11 @@ impl RelationSnapshot {
         let delta = consolidate_runs(&inner.order, &changed)?;
         let rows = inner.order.encode(&delta.batch)?;
         let earlier: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq <= since).cloned().collect();
-        let earlier = if earlier.is_empty() { None } else { Some(consolidate_runs(&inner.order, &earlier)?) };
+        let earlier = if earlier.is_empty() {
+            None
+        } else {
+            Some(consolidate_runs(&inner.order, &earlier)?)
+        };
         let earlier_rows = earlier.as_ref().map(|d| inner.order.encode(&d.batch)).transpose()?;
         for (i, row) in rows.iter().enumerate() {
             let mut count = inner.base.count(&inner.order, row.data())? + delta.diff(i);

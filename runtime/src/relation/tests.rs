@@ -10,7 +10,10 @@ use levee_planner::plan::ObjectId;
 use super::*;
 
 fn order(key: Vec<usize>) -> Arc<RowOrder> {
-    let schema = Schema::new(vec![Field::new("s", DataType::Utf8, true), Field::new("k", DataType::Int32, false)]);
+    let schema = Schema::new(vec![
+        Field::new("s", DataType::Utf8, true),
+        Field::new("k", DataType::Int32, false),
+    ]);
     Arc::new(RowOrder::new(Arc::new(schema), key).unwrap())
 }
 
@@ -39,7 +42,10 @@ fn rows_of(batches: &[RecordBatch]) -> Vec<Row> {
 struct Lcg(u64);
 impl Lcg {
     fn next(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
 }
@@ -57,7 +63,10 @@ fn reads_equal_a_map_at_every_readable_epoch() {
         for _ in 0..30 {
             let mut change: BTreeMap<Row, i64> = BTreeMap::new();
             for _ in 0..rng.next(400) {
-                let existing = model.iter().nth(rng.next(model.len().max(1) as u64) as usize).map(|(r, _)| r.clone());
+                let existing = model
+                    .iter()
+                    .nth(rng.next(model.len().max(1) as u64) as usize)
+                    .map(|(r, _)| r.clone());
                 match existing {
                     Some(row) if rng.next(3) == 0 => {
                         if model[&row] + change.get(&row).copied().unwrap_or(0) > 0 {
@@ -70,7 +79,11 @@ fn reads_equal_a_map_at_every_readable_epoch() {
                     }
                 }
             }
-            let list: Vec<(Row, i64)> = change.iter().filter(|(_, d)| **d != 0).map(|(r, d)| (r.clone(), *d)).collect();
+            let list: Vec<(Row, i64)> = change
+                .iter()
+                .filter(|(_, d)| **d != 0)
+                .map(|(r, d)| (r.clone(), *d))
+                .collect();
             for (r, d) in &list {
                 let c = model.entry(r.clone()).or_insert(0);
                 *c += d;
@@ -89,19 +102,28 @@ fn reads_equal_a_map_at_every_readable_epoch() {
             let base = relation.base_epoch();
             for (e, expected) in versions.iter().filter(|(e, _)| *e >= base) {
                 let got = rows_of(&relation.snapshot(*e).unwrap().rows().unwrap());
-                let want: Vec<Row> =
-                    expected.iter().flat_map(|(r, c)| std::iter::repeat_n(r.clone(), *c as usize)).collect();
+                let want: Vec<Row> = expected
+                    .iter()
+                    .flat_map(|(r, c)| std::iter::repeat_n(r.clone(), *c as usize))
+                    .collect();
                 assert_eq!(got, want, "seed {seed} epoch {e}");
             }
         }
         let snapshot = relation.snapshot(epoch).unwrap();
-        let probe: Vec<i32> = (0..50).map(|_| rng.next(200_000) as i32 - 1000).chain(model.keys().map(|r| r.0)).collect();
+        let probe: Vec<i32> = (0..50)
+            .map(|_| rng.next(200_000) as i32 - 1000)
+            .chain(model.keys().map(|r| r.0))
+            .collect();
         let keys = RecordBatch::try_from_iter([("k", Arc::new(Int32Array::from(probe.clone())) as ArrayRef)]).unwrap();
         let found = snapshot.contains_keys(&keys).unwrap();
         for (i, k) in probe.iter().enumerate() {
             assert_eq!(found.value(i), model.keys().any(|r| r.0 == *k), "key {k}");
         }
-        let since = relation.runs_between(relation.base_epoch(), epoch).unwrap().first().map_or(0, |r| r.seq - 1);
+        let since = relation
+            .runs_between(relation.base_epoch(), epoch)
+            .unwrap()
+            .first()
+            .map_or(0, |r| r.seq - 1);
         snapshot
             .changes_since(since, &mut |row, count| {
                 let decoded = rows_of(&[order.decode(std::iter::once(row)).unwrap()]).remove(0);

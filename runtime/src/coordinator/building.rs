@@ -1,0 +1,149 @@
+//! Building a view beside everything else: pins, backfill steps, and the change to following.
+
+use levee_planner::plan::ObjectId;
+
+use super::backfill::{Backfill, Pin};
+use super::control::Control;
+use super::region::IN_FLIGHT_MAX;
+use crate::sources::SplitRange;
+use crate::{Result, RuntimeError};
+
+impl Control {
+    pub(super) fn advance_backfill(&mut self, id: ObjectId) -> Result<()> {
+        self.pin_inputs(id)?;
+        loop {
+            let Some(region) = self.regions.get_mut(&id) else {
+                return Ok(());
+            };
+            let Some(backfill) = &mut region.backfill else { break };
+            if !backfill.pinned || region.in_flight.len() >= IN_FLIGHT_MAX {
+                return Ok(());
+            }
+            if !backfill.missing().is_empty() {
+                return Ok(());
+            }
+            let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
+            let next = backfill.next()?;
+            let rows = backfill
+                .meta()
+                .relations
+                .iter()
+                .map(|r| r.2)
+                .chain(backfill.meta().sources.iter().map(|s| s.3))
+                .sum();
+            if next.is_none() && backfill.started {
+                if !region.in_flight.is_empty() {
+                    return Ok(());
+                }
+                region.backfill = None;
+                region.submitted = start;
+                region.frontier = region.frontier.max(start);
+                tracing::info!(job = %region.name, epoch = start, "backfill complete, following the change log");
+                continue;
+            }
+            backfill.started = true;
+            let meta = backfill.meta();
+            let checkpoint = region.checkpoint_target.is_some();
+            fail::fail_point!("backfill::step");
+            let inputs = next.into_iter().collect();
+            self.submit(id, start, inputs, checkpoint, Some((meta, rows)))?;
+        }
+        self.advance(id)
+    }
+
+    /// Chooses each input's pin when all inputs are readable, and finds the pinned rows again after a restart.
+    fn pin_inputs(&mut self, id: ObjectId) -> Result<()> {
+        let Some(region) = self.regions.get(&id) else {
+            return Ok(());
+        };
+        let Some(backfill) = &region.backfill else {
+            return Ok(());
+        };
+        let mut found = Vec::new();
+        if backfill.pinned {
+            for (input, epoch) in backfill.missing() {
+                let Some(upstream) = self.regions.get(&input) else {
+                    return Err(RuntimeError::NoObject(input));
+                };
+                if let Some(relation) = upstream.relation.as_ref().filter(|_| upstream.frontier >= epoch) {
+                    found.push((input, relation.snapshot(epoch)?));
+                }
+            }
+        } else {
+            let waiting = region
+                .inputs
+                .iter()
+                .filter_map(|i| self.regions.get(i))
+                .any(|r| !r.visible());
+            if waiting {
+                return Ok(());
+            }
+        }
+        if !backfill.pinned {
+            let mut pins = Vec::new();
+            for input in &region.inputs {
+                pins.push((*input, self.pin(*input)?));
+            }
+            let Some(region) = self.regions.get_mut(&id) else {
+                return Ok(());
+            };
+            let backfill = Backfill {
+                pins,
+                pinned: true,
+                started: false,
+                rows_done: 0,
+            };
+            region.starts = backfill.epochs().collect();
+            self.stops.extend(region.starts.values().copied());
+            let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
+            region.submitted = start;
+            region.frontier = start;
+            if let Some(relation) = &region.relation {
+                relation.restart_at(start);
+            }
+            region.backfill = Some(backfill);
+            return Ok(());
+        }
+        let Some(backfill) = self.regions.get_mut(&id).and_then(|r| r.backfill.as_mut()) else {
+            return Ok(());
+        };
+        for (input, rows) in found {
+            for (pin_id, pin) in &mut backfill.pins {
+                if let Pin::Relation { snapshot, .. } = pin {
+                    if *pin_id == input {
+                        *snapshot = Some(rows.clone());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pin(&self, input: ObjectId) -> Result<Pin> {
+        if let Some(source) = self.sources.get(&input) {
+            let starts = source.driver.start();
+            let ranges = starts.iter().zip(&source.offsets).enumerate();
+            let ranges = ranges
+                .map(|(i, (from, to))| SplitRange {
+                    split: i as u32,
+                    from: *from,
+                    to: *to,
+                })
+                .collect();
+            return Ok(Pin::Source {
+                epoch: self.cut,
+                ranges,
+                done: 0,
+            });
+        }
+        let upstream = self.regions.get(&input).ok_or(RuntimeError::NoObject(input))?;
+        let relation = upstream.relation.as_ref().ok_or(RuntimeError::NoObject(input))?;
+        let epoch = upstream.completed_epoch.unwrap_or(0).max(relation.base_epoch());
+        let epoch = relation.boundary(epoch);
+        Ok(Pin::Relation {
+            epoch,
+            snapshot: Some(relation.snapshot(epoch)?),
+            done: 0,
+        })
+    }
+}

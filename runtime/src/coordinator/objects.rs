@@ -1,0 +1,194 @@
+//! Objects come and go: what DDL does to the coordinator's regions and sources.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp, ObjectKind};
+use levee_planner::plan::ObjectId;
+
+use super::backfill::Backfill;
+use super::control::{Control, Events, SourceCtl, error_text};
+use super::record::EpochRecord;
+use super::region::{RegionCtl, RegionKind, RegionMeta};
+use super::shared::RegionStatus;
+use crate::Result;
+use crate::dataflow::{Region, RegionSpec, RootMode, StateReader};
+use crate::relation::{Base, Relation, RowOrder};
+use crate::sources::{self, SourceDriver};
+
+impl Control {
+    pub(super) fn apply(&mut self, op: &CatalogOp, record: &EpochRecord) {
+        let mut catalog = Catalog::clone(&self.catalog);
+        catalog.apply(op);
+        self.catalog = Arc::new(catalog);
+        match op {
+            CatalogOp::Create(object) => {
+                if let Err(error) = self.add_object(object, record.epoch, record.timestamp_us) {
+                    tracing::error!(job = %object.name, %error, "an object cannot be started");
+                    self.shared
+                        .set_status(object.id, RegionStatus::Failed(error_text(&error)));
+                }
+            }
+            CatalogOp::Drop(id) => self.remove_object(*id),
+        }
+    }
+
+    fn remove_object(&mut self, id: ObjectId) {
+        if let Some(region) = self.regions.remove(&id) {
+            if let Some(dataflow) = region.dataflow {
+                dataflow.stop();
+            }
+        }
+        self.sources.remove(&id);
+        self.table_writes.remove(&id);
+        self.shown.remove(&id);
+        self.frozen.retain(|f| f.region != id);
+        self.shared.remove(id);
+    }
+
+    /// A new object, empty as of `epoch`.
+    fn add_object(&mut self, object: &CatalogObject, epoch: u64, timestamp_us: i64) -> Result<()> {
+        match &object.kind {
+            ObjectKind::View(_) => Ok(()),
+            ObjectKind::Source(def) => {
+                let driver = sources::driver(&def.connector, &def.options)?;
+                let offsets = driver.start();
+                self.add_source(object.id, driver, timestamp_us, offsets);
+                Ok(())
+            }
+            ObjectKind::Table(_) | ObjectKind::MaterializedView(_) | ObjectKind::Sink(_) => {
+                let base = Base {
+                    epoch,
+                    ..Base::default()
+                };
+                self.add_region(object, base, None, None, epoch)
+            }
+        }
+    }
+
+    pub(super) fn add_source(
+        &mut self,
+        id: ObjectId,
+        driver: Arc<dyn SourceDriver>,
+        created_us: i64,
+        offsets: Vec<u64>,
+    ) {
+        self.sources.insert(
+            id,
+            SourceCtl {
+                driver,
+                created_us,
+                offsets,
+                cuts: VecDeque::new(),
+            },
+        );
+    }
+
+    /// Starts a region whose relation holds `base` and whose operators restore from `state`.
+    pub(super) fn add_region(
+        &mut self,
+        object: &CatalogObject,
+        base: Base,
+        state: Option<Arc<dyn StateReader>>,
+        meta: Option<RegionMeta>,
+        epoch: u64,
+    ) -> Result<()> {
+        let kind = match &object.kind {
+            ObjectKind::Table(_) => RegionKind::Table,
+            ObjectKind::Sink(_) => RegionKind::Sink,
+            _ => RegionKind::View,
+        };
+        let key = storage_key(object);
+        let relation = if kind == RegionKind::Sink {
+            None
+        } else {
+            let order = Arc::new(RowOrder::new(Arc::clone(object.schema()), key.clone())?);
+            Some(Arc::new(Relation::new(object.id, order, base)))
+        };
+        let restored = state.is_some();
+        let inputs = object
+            .stream_plan()
+            .map(levee_planner::plan::StreamPlan::inputs)
+            .unwrap_or_default();
+        let root = match kind {
+            RegionKind::Sink => RootMode::Discard,
+            _ => RootMode::Materialize { order: key },
+        };
+        let dataflow = match object.stream_plan() {
+            None => None,
+            Some(plan) => {
+                let drivers = inputs
+                    .iter()
+                    .filter_map(|i| Some((*i, Arc::clone(&self.sources.get(i)?.driver))))
+                    .collect();
+                let spec = RegionSpec {
+                    id: object.id,
+                    name: object.name.clone(),
+                    graph: levee_planner::stream::fragment(plan),
+                    parallelism: self.shared.config.parallelism,
+                    sources: drivers,
+                    root,
+                    channel_bytes: self.shared.channel_bytes(),
+                    spill_dir: self.shared.config.data_dir.join("spill").join(object.id.to_string()),
+                };
+                Some(Region::start(
+                    &self.executor,
+                    spec,
+                    state,
+                    Arc::new(Events(self.events.clone())),
+                )?)
+            }
+        };
+        let meta = meta.unwrap_or_default();
+        let building = dataflow.is_some() && !(restored && meta.backfill.is_none());
+        let backfill = building.then(|| meta.backfill.as_ref().map_or_else(Backfill::default, Backfill::resume));
+        let options = match &object.kind {
+            ObjectKind::MaterializedView(v) => Some(&v.options),
+            ObjectKind::Sink(s) => Some(&s.options),
+            _ => None,
+        };
+        let region = RegionCtl {
+            id: object.id,
+            name: object.name.clone(),
+            kind,
+            inputs,
+            dataflow,
+            relation: relation.clone(),
+            next_seq: 0,
+            submitted: epoch,
+            frontier: epoch,
+            in_flight: VecDeque::new(),
+            starts: meta.starts.iter().copied().collect(),
+            backfill,
+            checkpoint_target: None,
+            dirty: !restored,
+            frozen_relation_seq: 0,
+            completed_epoch: restored.then_some(epoch),
+            completed_seq: None,
+            completed_relation_seq: 0,
+            failed: None,
+            stop_on_error: options.and_then(|o| o.get("on_error")).is_some_and(|v| v == "stop"),
+            meta,
+        };
+        let status = if region.backfill.is_some() {
+            RegionStatus::Building
+        } else {
+            RegionStatus::Running
+        };
+        self.shared.add(object.id, relation, status);
+        self.regions.insert(object.id, region);
+        Ok(())
+    }
+}
+
+/// The columns by which an object's rows are stored first: a table's primary key, a view's shortest derived key.
+pub(super) fn storage_key(object: &CatalogObject) -> Vec<usize> {
+    match &object.kind {
+        ObjectKind::Table(t) => t.primary_key.clone(),
+        _ => {
+            let keys = object.stream_plan().map(|p| &p.root.props.keys);
+            keys.and_then(|k| k.iter().min_by_key(|k| k.len()).cloned())
+                .unwrap_or_default()
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Which step each region takes next, and with what input.
+
+use std::collections::{BTreeMap, HashMap};
+
+use levee_planner::plan::ObjectId;
+
+use super::backfill::BackfillMeta;
+use super::control::Control;
+use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, RegionKind, choose_step};
+use crate::dataflow::{Step, StepInput};
+use crate::operators::Barrier;
+use crate::sources::SplitRange;
+use crate::{Delta, Result, RuntimeError};
+
+/// Rows beyond which a lagging region's step is not made longer.
+const STEP_ROWS_MAX: usize = 262_144;
+
+impl Control {
+    /// How far region `id`'s inputs are complete, and which epochs after `submitted` changed them.
+    fn available(&self, region: &RegionCtl) -> Result<(u64, Vec<(u64, usize)>)> {
+        if region.kind == RegionKind::Table {
+            let changed = self.table_writes.get(&region.id).into_iter().flatten();
+            let changed = changed
+                .map(|(e, d)| (*e, d.iter().map(Delta::num_rows).sum()))
+                .collect();
+            return Ok((self.cut, changed));
+        }
+        let mut limit = self.cut;
+        let mut changed: BTreeMap<u64, usize> = BTreeMap::new();
+        for input in &region.inputs {
+            let after = region.submitted.max(region.starts.get(input).copied().unwrap_or(0));
+            if let Some(source) = self.sources.get(input) {
+                for (epoch, ranges) in source.cuts.iter().filter(|(e, _)| *e > after) {
+                    *changed.entry(*epoch).or_default() +=
+                        ranges.iter().map(|r| (r.to - r.from) as usize).sum::<usize>();
+                }
+                continue;
+            }
+            let Some(upstream) = self.regions.get(input) else {
+                return Err(RuntimeError::NoObject(*input));
+            };
+            let Some(relation) = &upstream.relation else { continue };
+            limit = limit.min(upstream.frontier);
+            for run in relation.runs_between(after, upstream.frontier.max(after))? {
+                *changed.entry(run.to).or_default() += run.delta.num_rows();
+            }
+        }
+        let changed = changed.into_iter().filter(|(e, _)| *e <= limit).collect();
+        Ok((limit, changed))
+    }
+
+    pub(super) fn advance(&mut self, id: ObjectId) -> Result<()> {
+        let Some(region) = self.regions.get(&id) else {
+            return Ok(());
+        };
+        if region.failed.is_some() {
+            return Ok(());
+        }
+        if region.backfill.is_some() {
+            return self.advance_backfill(id);
+        }
+        loop {
+            let Some(region) = self.regions.get(&id) else {
+                return Ok(());
+            };
+            if region.in_flight.len() >= IN_FLIGHT_MAX || region.submitted >= self.cut {
+                break;
+            }
+            let (limit, changed) = self.available(region)?;
+            let limit = region
+                .checkpoint_target
+                .filter(|t| *t > region.submitted)
+                .map_or(limit, |t| limit.min(t));
+            if limit <= region.submitted {
+                break;
+            }
+            let end = choose_step(region.submitted, limit, &changed, &self.stops, STEP_ROWS_MAX);
+            let has_change = changed.iter().any(|(e, _)| *e <= end);
+            self.take_step(id, end, has_change)?;
+        }
+        let Some(region) = self.regions.get_mut(&id) else {
+            return Ok(());
+        };
+        if region.in_flight.is_empty() && region.submitted > region.frontier {
+            region.frontier = region.submitted;
+            if let Some(relation) = &region.relation {
+                relation.advance(region.frontier);
+            }
+        }
+        self.freeze_if_due(id)
+    }
+
+    fn take_step(&mut self, id: ObjectId, end: u64, has_change: bool) -> Result<()> {
+        let Some(region) = self.regions.get(&id) else {
+            return Ok(());
+        };
+        if !has_change {
+            if let Some(region) = self.regions.get_mut(&id) {
+                region.submitted = end;
+            }
+            return Ok(());
+        }
+        if region.kind == RegionKind::Table {
+            return self.step_table(id, end);
+        }
+        let mut inputs = HashMap::new();
+        for input in &region.inputs {
+            let after = region.submitted.max(region.starts.get(input).copied().unwrap_or(0));
+            if after >= end {
+                continue;
+            }
+            if let Some(source) = self.sources.get(input) {
+                let cuts = source.cuts.iter().filter(|(e, _)| *e > after && *e <= end);
+                let ranges = join_ranges(cuts.flat_map(|(_, r)| r.iter().copied()));
+                if !ranges.is_empty() {
+                    inputs.insert(*input, StepInput::Ranges(ranges));
+                }
+            } else if let Some(relation) = self.regions.get(input).and_then(|r| r.relation.as_ref()) {
+                let runs = relation.runs_between(after, end)?;
+                if !runs.is_empty() {
+                    inputs.insert(
+                        *input,
+                        StepInput::Deltas(runs.iter().map(|r| r.delta.clone()).collect()),
+                    );
+                }
+            }
+        }
+        let checkpoint = region.checkpoint_target == Some(end);
+        self.submit(id, end, inputs, checkpoint, None)
+    }
+
+    fn step_table(&mut self, id: ObjectId, end: u64) -> Result<()> {
+        let Some(region) = self.regions.get_mut(&id) else {
+            return Ok(());
+        };
+        let Some(relation) = &region.relation else {
+            return Ok(());
+        };
+        let queue = self.table_writes.entry(id).or_default();
+        let mut deltas = Vec::new();
+        while queue.front().is_some_and(|(e, _)| *e <= end) {
+            deltas.extend(queue.pop_front().into_iter().flat_map(|(_, d)| d));
+        }
+        let order = relation.order();
+        let run = match deltas.as_slice() {
+            [one] => one.clone(),
+            _ => Delta::consolidate(order.schema(), &deltas, order.key())?,
+        };
+        region.meta.rows_out += run.num_rows() as u64;
+        region.meta.steps += 1;
+        relation.publish(region.submitted, end, Some(run));
+        region.submitted = end;
+        region.frontier = end;
+        region.dirty = true;
+        Ok(())
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        id: ObjectId,
+        end: u64,
+        inputs: HashMap<ObjectId, StepInput>,
+        checkpoint: bool,
+        backfill: Option<(BackfillMeta, u64)>,
+    ) -> Result<()> {
+        let timestamp_us = self.timeline.timestamp_us(end);
+        let Some(region) = self.regions.get_mut(&id) else {
+            return Ok(());
+        };
+        let Some(dataflow) = &region.dataflow else {
+            return Err(RuntimeError::internal("a region without tasks was given a step"));
+        };
+        let from = if backfill.is_some() { end } else { region.submitted };
+        let first = region.next_seq == 0 && region.completed_epoch.is_none();
+        let is_backfill = backfill.is_some();
+        let (meta, rows) = backfill.map_or((None, 0), |(m, r)| (Some(m), r));
+        region.in_flight.push_back(InFlight {
+            seq: region.next_seq,
+            from,
+            to: end,
+            backfill: meta,
+            is_backfill,
+            backfill_rows: rows,
+            checkpoint,
+        });
+        dataflow.submit(Step {
+            seq: region.next_seq,
+            from,
+            to: end,
+            barrier: Barrier {
+                epoch: end,
+                timestamp_us,
+                first,
+            },
+            inputs,
+            checkpoint,
+        });
+        region.next_seq += 1;
+        region.submitted = region.submitted.max(end);
+        region.dirty = !checkpoint;
+        if checkpoint {
+            region.checkpoint_target = None;
+        }
+        Ok(())
+    }
+
+    /// A region that has reached its checkpoint's epoch without a step ending there is frozen by a step of its own, if it has
+    /// anything to freeze.
+    fn freeze_if_due(&mut self, id: ObjectId) -> Result<()> {
+        let Some(region) = self.regions.get_mut(&id) else {
+            return Ok(());
+        };
+        let due = region.checkpoint_target.is_some_and(|t| t <= region.submitted);
+        if !due {
+            return Ok(());
+        }
+        if !region.dirty {
+            region.checkpoint_target = None;
+            return Ok(());
+        }
+        if region.kind != RegionKind::Table {
+            let end = region.submitted;
+            return self.submit(id, end, HashMap::new(), true, None);
+        }
+        let Some(relation) = &region.relation else {
+            return Ok(());
+        };
+        let snapshot = relation.snapshot(region.frontier)?;
+        let relation_seq = relation.seq();
+        let since = std::mem::replace(&mut region.frozen_relation_seq, relation_seq);
+        let epoch = region.frontier;
+        region.checkpoint_target = None;
+        region.dirty = false;
+        let meta = region.encode_meta(None);
+        self.frozen.push(Frozen {
+            region: id,
+            epoch,
+            step_seq: None,
+            state: crate::dataflow::StateDelta::default(),
+            relation: Some((snapshot, since)),
+            relation_seq,
+            meta,
+        });
+        Ok(())
+    }
+}
+
+/// Ranges of one split that follow each other become one.
+fn join_ranges(ranges: impl Iterator<Item = SplitRange>) -> Vec<SplitRange> {
+    let mut out: Vec<SplitRange> = Vec::new();
+    for range in ranges {
+        match out.iter_mut().find(|r| r.split == range.split && r.to == range.from) {
+            Some(r) => r.to = range.to,
+            None => out.push(range),
+        }
+    }
+    out
+}
