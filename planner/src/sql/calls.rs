@@ -32,6 +32,16 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
             .into_iter()
             .map(|a| literal(a, &types::timestamp()))
             .collect::<DfResult<_>>()?,
+        "concat" | "concat_ws" if args.iter().any(|a| a.ty == Some(DataType::Boolean)) => args
+            .into_iter()
+            .map(|a| {
+                if a.ty == Some(DataType::Boolean) {
+                    boolean_letter(a)
+                } else {
+                    df(coerce(a, &DataType::Utf8))
+                }
+            })
+            .collect::<DfResult<_>>()?,
         "concat" | "concat_ws" => args
             .into_iter()
             .map(|a| df(coerce(a, &DataType::Utf8)))
@@ -50,6 +60,15 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
         return Ok(Expr::Cast(Cast::new(Box::new(call), canonical)));
     }
     Ok(call)
+}
+
+/// `t` or `f`, as `concat` writes booleans.
+fn boolean_letter(a: Typed) -> DfResult<Expr> {
+    let text = df(coerce(a, &DataType::Utf8))?;
+    Ok(datafusion::functions::unicode::left().call(vec![
+        text,
+        Expr::Literal(datafusion::common::ScalarValue::Int64(Some(1)), None),
+    ]))
 }
 
 fn unify(args: Vec<Typed>, construct: &str) -> DfResult<Vec<Expr>> {

@@ -399,7 +399,7 @@ fn refuse_table_clauses(t: &ast::CreateTable) -> Result<()> {
     }
     if t.inherits.is_some() || t.partition_of.is_some() || t.partition_by.is_some() {
         return refuse(
-            "table inheritance and partitioning",
+            "PARTITION BY or INHERITS",
             "Use one table; state is partitioned by key internally.",
         );
     }

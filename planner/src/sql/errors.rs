@@ -28,12 +28,21 @@ pub fn map_df_error(e: DataFusionError) -> PlanError {
         DataFusionError::ArrowError(inner, _) => map_arrow_error(*inner),
         DataFusionError::SchemaError(inner, _) => schema_error(&inner),
         DataFusionError::Plan(m) => plan_error(&m),
-        DataFusionError::NotImplemented(m) => PlanError::unsupported(tidy(&m)),
+        DataFusionError::NotImplemented(m) => not_implemented(&m),
         DataFusionError::ResourcesExhausted(m) => PlanError::new("53200", format!("out of memory: {}", tidy(&m))),
         DataFusionError::SQL(inner, _) => PlanError::new("42601", inner.to_string()),
         DataFusionError::Execution(m) => execution_error(&m),
         other => by_text(&other.to_string()),
     }
+}
+
+fn not_implemented(m: &str) -> PlanError {
+    if m.contains("Subquery") || m.contains("Exists") {
+        return PlanError::unsupported("a subquery of this form is not supported")
+            .detail("IN, EXISTS and correlated subqueries may stand in WHERE, joined with AND; a correlated scalar subquery must be an aggregate")
+            .hint("Rewrite it as a join.");
+    }
+    PlanError::unsupported(tidy(m))
 }
 
 fn map_shared(e: &DataFusionError) -> PlanError {
@@ -172,6 +181,13 @@ fn plan_error(m: &str) -> PlanError {
     if m.contains("WITH query name") || m.contains("specified more than once") {
         return PlanError::new("42712", tidy(m));
     }
+    if m.contains("zero is not a valid index") {
+        return PlanError::new("42P02", "there is no parameter $0");
+    }
+    if let Some(call) = m.split("argument types '").nth(1).and_then(|t| t.split('\'').next()) {
+        return PlanError::new("42883", format!("function {} does not exist", pg_call(call)))
+            .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
+    }
     if m.contains("Placeholder") || m.contains("placeholder") {
         return PlanError::new("42P18", tidy(m));
     }
@@ -196,6 +212,21 @@ fn plan_error(m: &str) -> PlanError {
         return PlanError::new("42883", tidy(m));
     }
     PlanError::new("42601", tidy(m))
+}
+
+/// `upper(Int32, Utf8)` with PostgreSQL's names of the types.
+fn pg_call(call: &str) -> String {
+    let Some((name, args)) = call.trim_end_matches(')').split_once('(') else {
+        return call.to_owned();
+    };
+    let types: Vec<String> = args
+        .split(", ")
+        .map(|t| match t.parse::<arrow::datatypes::DataType>() {
+            Ok(t) => super::types::base_name(&t).to_owned(),
+            Err(_) => t.to_owned(),
+        })
+        .collect();
+    format!("{name}({})", types.join(", "))
 }
 
 fn by_text(m: &str) -> PlanError {
@@ -256,6 +287,20 @@ pub(super) fn locate(e: PlanError, text: &str) -> PlanError {
     };
     let found = match e.code {
         "22P02" | "22007" | "22008" | "22003" => quoted_value(&e.message).and_then(|v| literal(&v)),
+        "42804" if e.message.starts_with("argument of ") => {
+            let clause = e.message.split(' ').nth(2).unwrap_or("");
+            let word = clause.rsplit('/').next().unwrap_or(clause).to_owned();
+            let keyword = |t: &&TokenWithSpan| matches!(&t.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(&word));
+            match word.as_str() {
+                "WHERE" | "HAVING" | "NOT" | "WHEN" | "ON" if tokens.iter().filter(keyword).count() == 1 => tokens
+                    .iter()
+                    .skip_while(|t| !keyword(t))
+                    .skip(1)
+                    .find(|t| !matches!(t.token, Token::Whitespace(_)))
+                    .map(place),
+                _ => None,
+            }
+        }
         "42846" => only(&|t| {
             matches!(t, Token::DoubleColon) || matches!(t, Token::Word(w) if w.value.eq_ignore_ascii_case("cast"))
         }),

@@ -3,7 +3,7 @@
 use sqlparser::ast::{Ident, ObjectName};
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
-use sqlparser::tokenizer::{Location, Token};
+use sqlparser::tokenizer::Token;
 
 use super::ast::{Copy, CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, QueryText, SinkInput};
 use super::parse::{ParseContext, parse_one, tokenize};
@@ -108,10 +108,16 @@ fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
         ("alter", _) => ("ALTER", "Drop the object and create it again."),
         ("merge", _) => ("MERGE", "Use INSERT, UPDATE and DELETE in one transaction."),
         ("truncate", _) => ("TRUNCATE", "Use DELETE FROM."),
-        ("declare", _) => ("cursors", "Use the extended protocol's row limit, or LIMIT and OFFSET."),
-        ("fetch" | "move", _) => ("cursors", "Use the extended protocol's row limit, or LIMIT and OFFSET."),
+        ("declare", _) => (
+            "a cursor",
+            "Use the extended protocol's row limit, or LIMIT and OFFSET.",
+        ),
+        ("fetch" | "move", _) => (
+            "a cursor",
+            "Use the extended protocol's row limit, or LIMIT and OFFSET.",
+        ),
         ("grant" | "revoke", _) => (
-            "privileges",
+            "GRANT or REVOKE",
             "Every user may do everything; restrict access by address.",
         ),
         ("comment", _) => (
@@ -123,13 +129,13 @@ fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
             "Transactions detect conflicting writes by themselves; retry on error 40001.",
         ),
         ("notify", _) => ("NOTIFY", "Read the table or view again instead."),
-        ("do", _) => ("DO blocks", "Send the statements one by one."),
-        ("call", _) => ("procedures", "Send the statements one by one."),
+        ("do", _) => ("DO", "Send the statements one by one."),
+        ("call", _) => ("CALL", "Send the statements one by one."),
         ("refresh", _) => (
             "REFRESH MATERIALIZED VIEW",
             "Materialized views are always fresh; no refresh is needed.",
         ),
-        ("cluster" | "reindex", _) => ("physical maintenance commands", "None is needed."),
+        ("cluster" | "reindex", _) => ("physical maintenance", "None is needed."),
         _ => return None,
     })
 }
@@ -398,7 +404,7 @@ fn drop(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Opti
         .map_err(|e| cx.error(e))?;
     let cascade = p.parse_keyword(Keyword::CASCADE);
     if !cascade {
-        p.parse_keyword(Keyword::RESTRICT);
+        let _noise = p.parse_keyword(Keyword::RESTRICT);
     }
     Ok(Some(ExtStatement::Drop(Drop {
         kind,
@@ -446,7 +452,7 @@ fn copy(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
 /// `WITH (FORMAT csv, …)` or the old `CSV HEADER DELIMITER ','`.
 fn copy_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Vec<(String, Option<String>)>> {
     let mut options = Vec::new();
-    p.parse_keyword(Keyword::WITH);
+    let _noise = p.parse_keyword(Keyword::WITH);
     if p.consume_token(&Token::LParen) {
         loop {
             let key = option_key(p, cx)?;
@@ -476,7 +482,7 @@ fn copy_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Vec<(String
             }
             "delimiter" | "null" | "quote" | "escape" | "encoding" => {
                 skip(p, 1);
-                p.parse_keyword(Keyword::AS);
+                let _noise = p.parse_keyword(Keyword::AS);
                 options.push((word, Some(option_value(p, cx)?)));
             }
             _ => break,
@@ -521,7 +527,7 @@ fn explain(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
         }
     } else {
         analyze = p.parse_keyword(Keyword::ANALYZE);
-        p.parse_keyword(Keyword::VERBOSE);
+        let _noise = p.parse_keyword(Keyword::VERBOSE);
     }
     let statement = nested(p, cx)?;
     Ok(ExtStatement::Explain {
@@ -582,11 +588,6 @@ pub(super) fn fold(ident: &Ident) -> String {
         Some(_) => ident.value.clone(),
         None => ident.value.to_ascii_lowercase(),
     }
-}
-
-/// Position of an identifier: 1-based character offset in the statement, if it has one.
-pub(super) fn position(lines: &super::parse::Lines, at: Location) -> Option<usize> {
-    (at.line > 0).then(|| lines.offset(at) + 1)
 }
 
 /// The schema (if any) and name of an object name.

@@ -31,6 +31,7 @@ mod statement;
 pub mod text;
 pub mod types;
 mod typing;
+mod unions;
 
 #[cfg(test)]
 mod tests;

@@ -12,9 +12,9 @@ use super::{Ast, Parsed, ext};
 use crate::{PlanError, Result};
 
 /// Nesting of parentheses, CASE and unary operators that a statement may have.
-const DEPTH_MAX: usize = 96;
+const DEPTH_MAX: usize = 48;
 /// Operators in one chain (`a OR b OR …`): the tree of a chain is as deep as the chain is long.
-const CHAIN_MAX: usize = 3000;
+const CHAIN_MAX: usize = 1000;
 
 /// The dialect everywhere in this crate.
 pub(super) static DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
@@ -77,6 +77,13 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
 /// Parses one statement out of its tokens; error positions are relative to `text`.
 pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> Result<Parsed> {
     check_depth(tokens)?;
+    if let Some(query) = table_command(text, tokens)? {
+        return Ok(Parsed {
+            text: text.to_owned(),
+            offset,
+            ast: Ast::Sql(Box::new(sqlparser::ast::Statement::Query(query))),
+        });
+    }
     let lines = Lines::new(text);
     let mut parser = Parser::new(&DIALECT)
         .with_recursion_limit(DEPTH_MAX)
@@ -99,6 +106,22 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
         offset,
         ast,
     })
+}
+
+/// `TABLE t …` is `SELECT * FROM t …`.
+fn table_command(text: &str, tokens: &[TokenWithSpan]) -> Result<Option<Box<sqlparser::ast::Query>>> {
+    match tokens.first().map(|t| &t.token) {
+        Some(Token::Word(w)) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("table") => {
+            let rest = text.get(w.value.len()..).unwrap_or("");
+            parse_query(&format!("SELECT * FROM {rest}"))
+                .map(Some)
+                .map_err(|mut e| {
+                    e.position = None;
+                    e
+                })
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Parses a stored view's query.

@@ -11,7 +11,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result as DfResult, TableReference};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, TypePlanner};
+use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, RelationPlanner, TypePlanner};
 use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
 use sqlparser::ast;
 
@@ -32,6 +32,7 @@ pub(super) struct Provider<'a> {
     mode: Mode,
     depth: usize,
     planners: Vec<Arc<dyn ExprPlanner>>,
+    relations: Vec<Arc<dyn RelationPlanner>>,
     /// Objects named by the statement itself.
     pub used: RefCell<BTreeSet<ObjectId>>,
 }
@@ -47,6 +48,7 @@ impl<'a> Provider<'a> {
             mode,
             depth,
             planners,
+            relations: vec![Arc::new(super::unions::UnionPlanner)],
             used: RefCell::default(),
         }
     }
@@ -139,6 +141,10 @@ impl ContextProvider for Provider<'_> {
 
     fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
         &self.planners
+    }
+
+    fn get_relation_planners(&self) -> &[Arc<dyn RelationPlanner>] {
+        &self.relations
     }
 
     fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {

@@ -17,12 +17,13 @@ use std::ops::ControlFlow;
 use sqlparser::ast::{
     self, BinaryOperator, CastKind, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
     Ident, JoinConstraint, JoinOperator, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, SetExpr,
-    TableAlias, TableFactor, TimezoneInfo, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut,
+    TableAlias, TableFactor, TimezoneInfo, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut, WindowType,
 };
 
 use super::ext::{fold, object_name};
 use super::names::{MARK, column_name};
 use super::typing::{CONDITION, TYPED};
+use super::unions::has_set_operation;
 use crate::{PlanError, Result};
 
 /// What a query is bound for.
@@ -110,6 +111,13 @@ fn keep_number(e: &mut Expr) -> bool {
     false
 }
 
+/// LIMIT and OFFSET are bigint.
+fn count(e: &mut Expr) {
+    if !keep_number(e) && !matches!(e, Expr::Value(ValueWithSpan { value: Value::Null, .. })) {
+        *e = typed(cast(std::mem::replace(e, null()), ast::DataType::Int8(None)));
+    }
+}
+
 fn sort_key(e: &mut Expr) {
     if !keep_number(e) {
         *e = typed(std::mem::replace(e, null()));
@@ -151,6 +159,19 @@ fn prepare_query(q: &mut Query) -> Result<()> {
                 .hint("Unroll the recursion to a fixed depth with joins."));
         }
     }
+    for cte in q.with.iter_mut().flat_map(|w| &mut w.cte_tables) {
+        // As a derived table, so that the types of its branches are settled like one's.
+        if has_set_operation(&cte.query) {
+            let inner = cte.query.clone();
+            let mut outer = super::parse::parse_query("SELECT * FROM (SELECT 1) AS c")?;
+            if let SetExpr::Select(s) = outer.body.as_mut() {
+                if let Some(TableFactor::Derived { subquery, .. }) = s.from.first_mut().map(|f| &mut f.relation) {
+                    *subquery = inner;
+                    cte.query = outer;
+                }
+            }
+        }
+    }
     if let Some(order) = &mut q.order_by {
         match &mut order.kind {
             OrderByKind::Expressions(keys) => keys.iter_mut().for_each(|k| sort_key(&mut k.expr)),
@@ -159,10 +180,10 @@ fn prepare_query(q: &mut Query) -> Result<()> {
     }
     if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &mut q.limit_clause {
         if let Some(l) = limit {
-            keep_number(l);
+            count(l);
         }
         if let Some(o) = offset {
-            keep_number(&mut o.value);
+            count(&mut o.value);
         }
     }
     if let Some(fetch) = q.fetch.take() {
@@ -226,6 +247,11 @@ fn prepare_select(s: &mut Select) -> Result<()> {
     }
     if let GroupByExpr::Expressions(keys, _) = &mut s.group_by {
         keys.iter_mut().for_each(sort_key);
+    }
+    for window in &mut s.named_window {
+        if let ast::NamedWindowExpr::WindowSpec(spec) = &mut window.1 {
+            keep_frame_numbers(spec);
+        }
     }
     for from in &mut s.from {
         for join in &mut from.joins {
@@ -305,6 +331,10 @@ fn name_columns(s: &mut Select) {
 }
 
 fn table_factor(t: &mut TableFactor) -> Result<()> {
+    if let TableFactor::Derived { alias: None, .. } = t {
+        return Err(PlanError::new("42601", "subquery in FROM must have an alias")
+            .hint("For example, FROM (SELECT ...) [AS] foo."));
+    }
     let TableFactor::Table {
         name,
         alias,
@@ -550,6 +580,9 @@ impl Rewriter {
         if name == "variance" {
             f.name = ObjectName::from(vec![Ident::new("var_samp")]);
         }
+        if let Some(WindowType::WindowSpec(spec)) = &mut f.over {
+            keep_frame_numbers(spec);
+        }
         if let Some(condition_) = f.filter.take() {
             f.filter = Some(Box::new(condition(*condition_, "FILTER")));
         }
@@ -673,6 +706,17 @@ fn unary(op: UnaryOperator, operand: Expr) -> Expr {
             expr: Box::new(Expr::Nested(Box::new(condition(e, "NOT")))),
         },
         (op, e) => Expr::UnaryOp { op, expr: Box::new(e) },
+    }
+}
+
+/// The offsets of ROWS and GROUPS frames are counts.
+fn keep_frame_numbers(spec: &mut ast::WindowSpec) {
+    let Some(frame) = &mut spec.window_frame else { return };
+    let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
+    for bound in bounds {
+        if let ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e)) = bound {
+            keep_number(e);
+        }
     }
 }
 

@@ -122,7 +122,7 @@ fn values(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<String>> {
         let sign = if p.consume_token(&Token::Minus) {
             "-"
         } else {
-            p.consume_token(&Token::Plus);
+            let _noise = p.consume_token(&Token::Plus);
             ""
         };
         let text = match &p.peek_token_ref().token {
@@ -202,7 +202,7 @@ pub(super) fn begin(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStat
 fn modes(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<(bool, Option<String>)> {
     let (mut read_only, mut isolation) = (false, None);
     loop {
-        p.consume_token(&Token::Comma);
+        let _noise = p.consume_token(&Token::Comma);
         let words = [word_at(p, 0), word_at(p, 1), word_at(p, 2), word_at(p, 3)];
         let words: Vec<&str> = words.iter().map(|w| w.as_deref().unwrap_or("")).collect();
         let count = match words.as_slice() {

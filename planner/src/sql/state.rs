@@ -36,7 +36,8 @@ pub fn pg_session_state(parallelism: usize, runtime: Option<Arc<RuntimeEnv>>) ->
     options.sql_parser.default_null_ordering = "nulls_max".to_owned();
     options.sql_parser.enable_ident_normalization = true;
     options.sql_parser.collect_spans = false;
-    options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
+    // The rewrite into a join does not notice a second row.
+    options.optimizer.enable_physical_uncorrelated_scalar_subquery = true;
     options.optimizer.expand_views_at_output = false;
     let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
     if let Some(runtime) = runtime {

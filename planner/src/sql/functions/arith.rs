@@ -88,8 +88,8 @@ fn decimal_result(op: Op, (a, p1, s1): (&DataType, u8, i8), (b, p2, s2): (&DataT
         return QUOTIENT;
     }
     if unlimited(a) || unlimited(b) {
-        let both_quotient = a == &QUOTIENT || b == &QUOTIENT;
-        return if both_quotient && matches!(op, Op::Add | Op::Sub) {
+        let any_quotient = a == &QUOTIENT || b == &QUOTIENT;
+        return if any_quotient && matches!(op, Op::Add | Op::Sub | Op::Mul) {
             QUOTIENT
         } else {
             BARE_NUMERIC

@@ -306,3 +306,57 @@ SELECT 'a'::text < 'B'::text, 'a' < 'b', 'Z' < 'a'
 SELECT overlay('abcdef' placing 'X' from 2 for 3)
 SELECT num FROM (SELECT 1 AS num UNION ALL SELECT NULL) q ORDER BY 1
 SELECT NULL UNION ALL SELECT 1 ORDER BY 1
+SELECT x + 1 FROM (SELECT 1 AS x UNION ALL SELECT 2.5) y ORDER BY 1
+WITH c AS (SELECT 1 AS x UNION ALL SELECT 2.5) SELECT x + 1 FROM c ORDER BY 1
+SELECT 1 UNION SELECT 'x'
+SELECT '2' UNION ALL SELECT 1 ORDER BY 1
+SELECT a FROM t UNION ALL SELECT s FROM t
+SELECT id, s FROM t WHERE id = 1 UNION ALL SELECT id, name FROM u WHERE id = 2 ORDER BY 1
+SELECT id FROM t UNION ALL SELECT b FROM t ORDER BY 1 LIMIT 3
+SELECT * FROM (SELECT 1)
+SELECT count(*), count(*) FROM t
+SELECT a + 1, a + 1 FROM t WHERE id = 1
+SELECT *, a AS extra FROM (SELECT id, a FROM t) q ORDER BY id LIMIT 1
+SELECT q.* FROM (SELECT t.id, u.id AS uid FROM t JOIN u ON u.t_id = t.id) q ORDER BY 2 LIMIT 1
+SELECT id FROM t WHERE d = 12.34
+SELECT id FROM t WHERE b > 5
+SELECT id FROM t WHERE c = 3 AND r < 1
+SELECT id FROM t WHERE tz = ts
+SELECT id FROM t WHERE tz > day ORDER BY id
+SELECT ts::date, tz::timestamp, ts::timestamptz, day::timestamp FROM t WHERE id = 1
+SELECT extract(epoch FROM tz), date_trunc('hour', tz) FROM t WHERE id = 1
+SELECT ts + iv, day + iv, ts - iv FROM t WHERE id < 3 ORDER BY id
+SELECT raw = '\x0102', length(raw) FROM t WHERE id = 1
+SELECT sum(x)::numeric / count(*) FROM u
+SELECT 10 / 4.0, 10::numeric(5,2) / 3, 0.0001 / 3, 123456789 / 0.5
+SELECT 5.1 / 5, 1.0 / 1, 7 / 7.0
+SELECT sum(f) / 3 FROM t
+SELECT round(sum(d) / count(d), 3) FROM t
+SELECT id FROM t WHERE id = ANY (ARRAY[1, 2]) ORDER BY id
+SELECT CASE WHEN a IS NULL THEN 'none' ELSE a::text END FROM t ORDER BY id
+SELECT t.* FROM t JOIN u USING (id) WHERE t.id = 99
+SELECT u1.name, u2.name FROM u u1 JOIN u u2 ON u1.t_id = u2.t_id AND u1.id < u2.id ORDER BY u1.id
+SELECT name, id FROM u WHERE name LIKE 't%' ESCAPE '!' ORDER BY id
+SELECT sum(x) OVER () FROM u ORDER BY 1 LIMIT 1
+SELECT a, sum(a) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM t ORDER BY id
+SELECT rank() OVER (ORDER BY x NULLS LAST) AS r, dense_rank() OVER (ORDER BY t_id) AS d FROM u ORDER BY id
+SELECT min(ts), max(tz), min(raw) FROM t
+SELECT count(DISTINCT t_id), count(DISTINCT (t_id)) FROM u
+SELECT t_id, x FROM u GROUP BY t_id, x ORDER BY t_id, x
+SELECT u.t_id FROM u GROUP BY u.t_id HAVING sum(x) > 5 ORDER BY u.t_id
+SELECT t_id + 1 FROM u GROUP BY t_id ORDER BY 1
+SELECT upper(name), count(*) FROM u GROUP BY upper(name) ORDER BY 1
+SELECT date_trunc('year', ts) AS y, count(*) FROM t GROUP BY 1 ORDER BY 1
+SELECT DISTINCT ON (t_id) * FROM u ORDER BY t_id, id
+SELECT bool_and(x > 0), bool_or(x > 8) FROM u
+SELECT greatest(day, '2001-01-01'), least(ts, '2001-01-01') FROM t WHERE id = 1
+SELECT nullif(s, ''), nullif(a, 0) FROM t ORDER BY id
+SELECT position('b' IN s), strpos(s, 'o') FROM t ORDER BY id
+SELECT interval '1 day' > interval '23 hours', interval '-1 day'::text
+SELECT (DATE '2020-01-01', 1) = (DATE '2020-01-01', 1)
+SELECT 1 IN (SELECT t_id FROM u), 99 NOT IN (SELECT t_id FROM u WHERE t_id IS NOT NULL)
+SELECT id FROM t WHERE a = (SELECT max(a) FROM t)
+SELECT id FROM t WHERE a = (SELECT a FROM t)
+SELECT id FROM t WHERE (SELECT count(*) FROM u WHERE u.t_id = t.id) > 1 ORDER BY id
+SELECT (SELECT name FROM u WHERE u.t_id = t.id ORDER BY u.id LIMIT 1) FROM t ORDER BY t.id
+SELECT 'a' = 'a '::varchar(5), 'abc' > 'abd'

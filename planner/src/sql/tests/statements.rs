@@ -2,14 +2,52 @@
 
 use std::sync::Arc;
 
-use super::fixture::{bind, columns, ddl, error};
-use crate::catalog::{Catalog, ObjectKind};
-use crate::sql::{Statement, parse};
+use arrow::datatypes::DataType;
+use datafusion::scalar::ScalarValue;
 
-fn refused(catalog: &Arc<Catalog>, sql: &str) -> String {
-    match parse(sql).and_then(|p| super::fixture::binder(catalog).bind(&p[0], &[])) {
-        Ok(s) => panic!("{sql} was accepted: {s:?}"),
-        Err(e) => error(&e).trim_end().to_owned(),
+use super::fixture::{Fixture, bind, binder, columns, ddl, error};
+use crate::catalog::{Catalog, ObjectKind};
+use crate::sql::{DmlKind, Statement, bind_params, parse, types};
+
+/// What a statement becomes, in a line.
+fn outcome(catalog: &Arc<Catalog>, sql: &str) -> String {
+    let bound = parse(sql).and_then(|p| match p.as_slice() {
+        [one] => binder(catalog).bind(one, &[]),
+        other => panic!("{} statements in {sql}", other.len()),
+    });
+    match bound {
+        Err(e) => {
+            let more = |name: &str, text: &Option<String>| {
+                text.as_ref().map_or_else(String::new, |t| format!(" [{name}: {t}]"))
+            };
+            format!(
+                "{}{}{}",
+                error(&e).trim_end(),
+                more("detail", &e.detail),
+                more("hint", &e.hint)
+            )
+        }
+        Ok(Statement::Create { object, .. }) => {
+            format!(
+                "create {} {} ({})",
+                object.kind_name(),
+                object.name,
+                columns(object.schema())
+            )
+        }
+        Ok(Statement::Query(q)) => format!("query ({}) {:?}", columns(&q.schema), q.params),
+        Ok(Statement::Dml(d)) => format!("{:?} ({}) {:?}", d.kind, columns(&d.query.schema), d.query.params),
+        Ok(Statement::ExplainQuery { analyze, .. }) => format!("explain analyze={analyze}"),
+        Ok(Statement::Explain { lines }) => format!("explain {} lines", lines.len().min(1)),
+        Ok(Statement::Drop { objects, tag, notices }) => {
+            let names: Vec<&str> = objects
+                .iter()
+                .map(|id| catalog.get(*id).unwrap().name.as_str())
+                .collect();
+            format!("{tag} {} {notices:?}", names.join(","))
+        }
+        Ok(Statement::Prepare { name, types, statement }) => format!("Prepare {name} {types:?} {}", statement.text),
+        Ok(other) => format!("{other:?}"),
     }
 }
 
@@ -21,17 +59,293 @@ fn catalog(statements: &[&str]) -> Arc<Catalog> {
     catalog
 }
 
+fn sample() -> Arc<Catalog> {
+    catalog(&[
+        "CREATE TABLE t (id integer PRIMARY KEY, a bigint, s varchar(5), d date, n numeric(10,2) DEFAULT 1.5, ok boolean)",
+        "CREATE TABLE u (x integer NOT NULL, y text DEFAULT 'none')",
+        "CREATE VIEW v AS SELECT id, a FROM t",
+        "CREATE VIEW w AS SELECT id FROM v",
+        "CREATE SOURCE bid WITH (connector = 'nexmark', nexmark.event.type = 'bid', nexmark.event.rate = 1000)",
+        "CREATE MATERIALIZED VIEW m AS SELECT id, a FROM v WHERE a > 1",
+        "CREATE MATERIALIZED VIEW m2 AS SELECT count(*) AS n FROM m",
+        "CREATE SINK sk FROM m WITH (connector = 'blackhole')",
+    ])
+}
+
+/// `statement` lines, each followed by its outcome; `LEVEE_BLESS=1` rewrites the file.
+#[test]
+fn statements_become_what_the_golden_says() {
+    let path = super::path("statements.golden");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let catalog = sample();
+    let mut out = String::new();
+    for statement in text.lines().filter_map(|l| l.strip_prefix("> ")) {
+        out.push_str(&format!(
+            "> {statement}\n{}\n",
+            outcome(&catalog, &statement.replace("\\n", "\n"))
+        ));
+    }
+    if std::env::var("LEVEE_BLESS").is_ok() {
+        std::fs::write(&path, &out).unwrap();
+    }
+    assert_eq!(out, std::fs::read_to_string(&path).unwrap());
+}
+
 #[test]
 fn create_table_keeps_types_keys_and_defaults() {
-    let c = catalog(&[
-        "CREATE TABLE x (a int PRIMARY KEY, b varchar(3) NOT NULL, c numeric(5,2) DEFAULT 1, d timestamptz, e numeric)",
-    ]);
-    let o = c.by_name("x").unwrap();
+    let c =
+        catalog(&["CREATE TABLE x (a int, b varchar(3) NOT NULL, c numeric(5,2) DEFAULT 1 + 1, PRIMARY KEY (b, a))"]);
+    let ObjectKind::Table(t) = &c.by_name("x").unwrap().kind else {
+        panic!()
+    };
     assert_eq!(
-        columns(o.schema()),
-        "a integer not null, b character varying(3) not null, c numeric(5,2), d timestamp with time zone, e numeric"
+        columns(&t.schema),
+        "a integer not null, b character varying(3) not null, c numeric(5,2)"
     );
-    let ObjectKind::Table(t) = &o.kind else { panic!() };
-    assert_eq!(t.primary_key, [0]);
-    assert_eq!(t.defaults[2].as_deref(), Some("1"));
+    assert_eq!(t.primary_key, [1, 0]);
+    assert_eq!(t.defaults[2].as_deref(), Some("1 + 1"));
+    assert_eq!(types::typmod(t.schema.field(2)), (5 << 16 | 2) + 4);
+}
+
+#[test]
+fn statements_are_split_with_their_offsets() {
+    let parsed = parse(";; SELECT 1 ; -- nothing\n ;SELECT ';' AS \"é;\";/* ; */").unwrap();
+    let texts: Vec<(&str, usize)> = parsed.iter().map(|p| (p.text.as_str(), p.offset)).collect();
+    assert_eq!(texts, [("SELECT 1", 3), ("SELECT ';' AS \"é;\"", 27)]);
+}
+
+#[test]
+fn syntax_errors_are_placed_in_the_whole_text() {
+    let e = parse("SELECT 1; SELEC 2").unwrap_err();
+    assert_eq!(
+        (e.code, e.message.as_str(), e.position),
+        ("42601", "syntax error at or near \"SELEC\"", Some(11))
+    );
+}
+
+#[test]
+fn deep_nesting_is_an_error_not_a_stack_overflow() {
+    let deep = [
+        format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000)),
+        format!("SELECT 1{}", " + 1".repeat(20_000)),
+        format!("SELECT {}true", "NOT ".repeat(20_000)),
+        format!("SELECT {}1", "- ".repeat(20_000)),
+        format!("SELECT 1{}", "::int".repeat(20_000)),
+        format!("SELECT 1{}", " UNION ALL SELECT 1".repeat(20_000)),
+        format!("SELECT {}1{}", "CASE WHEN true THEN ".repeat(5000), " END".repeat(5000)),
+        format!(
+            "SELECT * FROM {}t{}",
+            "(SELECT * FROM ".repeat(3000),
+            ") x".repeat(3000)
+        ),
+    ];
+    for sql in deep {
+        let e = parse(&sql).unwrap_err();
+        assert_eq!(e.code, "54001", "{}", &sql[..40]);
+    }
+    let fixture = Fixture::new();
+    let wide = format!(
+        "SELECT id FROM t WHERE {} ORDER BY id",
+        vec!["a = 10"; 400].join(" OR ")
+    );
+    assert_eq!(fixture.answer(&wide), "id integer\n  1\n");
+    let list: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    assert_eq!(
+        fixture.answer(&format!("SELECT count(*) FROM t WHERE id IN ({})", list.join(","))),
+        "count bigint\n  4\n"
+    );
+}
+
+#[test]
+fn dml_rows_are_the_change() {
+    let f = Fixture::new();
+    let cases = [
+        (
+            "INSERT INTO w (m, q) VALUES ('x', '2020-01-01'), (DEFAULT, NULL)",
+            "k integer | m text | z numeric | q date\n  7 | x | 1.50 | 2020-01-01\n  7 | none | 1.50 | NULL\n",
+        ),
+        (
+            "INSERT INTO w DEFAULT VALUES",
+            "k integer | m text | z numeric | q date\n  7 | none | 1.50 | NULL\n",
+        ),
+        (
+            "INSERT INTO w SELECT id, NULL, a / 4.0, '2021-05-05' FROM t WHERE id = 1",
+            "k integer | m text | z numeric | q date\n  1 | NULL | 2.50 | 2021-05-05\n",
+        ),
+        (
+            "INSERT INTO w (z, k) SELECT 1.005, 2.5",
+            "k integer | m text | z numeric | q date\n  3 | none | 1.01 | NULL\n",
+        ),
+        (
+            "UPDATE u SET x = x + 1, name = DEFAULT WHERE id = 1",
+            "id integer | t_id integer | x integer | name text | id integer | t_id integer | x integer | name text\n  1 | 1 | 5 | one | 1 | 1 | 6 | NULL\n",
+        ),
+        (
+            "UPDATE u AS z SET x = (SELECT max(a) FROM t) WHERE z.id = 2",
+            "id integer | t_id integer | x integer | name text | id integer | t_id integer | x integer | name text\n  2 | 1 | 7 | two | 2 | 1 | 10 | two\n",
+        ),
+        (
+            "DELETE FROM u USING t WHERE t.id = u.t_id AND t.a = 10 AND u.x > 5",
+            "id integer | t_id integer | x integer | name text\n  2 | 1 | 7 | two\n",
+        ),
+        (
+            "DELETE FROM u WHERE name IS NULL",
+            "id integer | t_id integer | x integer | name text\n  4 | NULL | 9 | NULL\n",
+        ),
+        (
+            "INSERT INTO w (k) VALUES (3000000000)",
+            "ERROR 22003 integer out of range\n",
+        ),
+        (
+            "UPDATE t SET v = 'too long' WHERE id = 1",
+            "ERROR 22001 value too long for type character varying(5)\n",
+        ),
+        (
+            "UPDATE t SET c = a * 10000 WHERE id = 1",
+            "ERROR 22003 smallint out of range\n",
+        ),
+    ];
+    for (sql, expected) in cases {
+        assert_eq!(f.answer(sql), expected, "{sql}");
+    }
+}
+
+#[test]
+fn parameters_take_their_types_from_their_surroundings() {
+    let c = sample();
+    let params = |sql: &str| match bind(&c, sql).unwrap() {
+        Statement::Query(q) => q.params,
+        Statement::Dml(d) => d.query.params,
+        other => panic!("{other:?}"),
+    };
+    let (i4, i8, text) = (DataType::Int32, DataType::Int64, DataType::Utf8);
+    assert_eq!(
+        params("SELECT * FROM t WHERE id = $1 AND s LIKE $2"),
+        [i4.clone(), text.clone()]
+    );
+    assert_eq!(params("SELECT $1"), [text.clone()]);
+    assert_eq!(params("SELECT $1::int + $2"), [i4.clone(), i4.clone()]);
+    assert_eq!(
+        params("SELECT * FROM t WHERE d > $2 AND a IN ($1, 5)"),
+        [i8.clone(), DataType::Date32]
+    );
+    assert_eq!(
+        params("INSERT INTO t (id, n, d) VALUES ($1, $2, $3)"),
+        [i4.clone(), DataType::Decimal128(10, 2), DataType::Date32]
+    );
+    assert_eq!(params("UPDATE t SET a = $1 WHERE id = $2"), [i8.clone(), i4.clone()]);
+    assert_eq!(params("DELETE FROM u WHERE y = $1"), [text]);
+    assert_eq!(
+        params("SELECT id FROM t ORDER BY id LIMIT $1 OFFSET $2"),
+        [i8.clone(), i8]
+    );
+    assert_eq!(params("SELECT coalesce($1, id), $1 FROM t"), [i4.clone()]);
+    let parsed = parse("SELECT $1 + 1").unwrap();
+    let Statement::Query(q) = binder(&c).bind(&parsed[0], &[Some(DataType::Float64)]).unwrap() else {
+        panic!()
+    };
+    assert_eq!(q.params, [DataType::Float64]);
+    assert_eq!(columns(&q.schema), "?column? double precision");
+}
+
+#[test]
+fn parameters_are_replaced_by_values() {
+    let f = Fixture::new();
+    let parsed = parse("SELECT id FROM t WHERE id = $1 OR a = $2 ORDER BY id LIMIT $3").unwrap();
+    let Statement::Query(mut q) = binder(&f.catalog).bind(&parsed[0], &[]).unwrap() else {
+        panic!()
+    };
+    let values = [
+        ScalarValue::Int32(Some(4)),
+        ScalarValue::Int32(Some(10)),
+        ScalarValue::Int64(Some(5)),
+    ];
+    q.plan = bind_params(q.plan, &values).unwrap();
+    let rows: usize = f.rows(&q).unwrap().iter().map(|b| b.num_rows()).sum();
+    assert_eq!(rows, 2);
+}
+
+#[test]
+fn a_view_reads_through_views_and_names_what_it_depends_on() {
+    let c = sample();
+    let name = |id| c.get(id).unwrap().name.clone();
+    let m = c.by_name("m").unwrap();
+    assert_eq!(m.depends_on.iter().map(|i| name(*i)).collect::<Vec<_>>(), ["v"]);
+    assert_eq!(
+        m.stream_plan()
+            .unwrap()
+            .inputs()
+            .into_iter()
+            .map(name)
+            .collect::<Vec<_>>(),
+        ["t"]
+    );
+    let Statement::Query(q) = bind(&c, "SELECT * FROM w JOIN u ON w.id = u.x").unwrap() else {
+        panic!()
+    };
+    assert_eq!(q.reads.into_iter().map(name).collect::<Vec<_>>(), ["t", "u"]);
+}
+
+#[test]
+fn replacing_a_view_keeps_its_id() {
+    let mut c = sample();
+    let id = c.by_name("v").unwrap().id;
+    ddl(&mut c, "CREATE OR REPLACE VIEW v AS SELECT id, a, s FROM t").unwrap();
+    assert_eq!(c.by_name("v").unwrap().id, id);
+    assert_eq!(
+        columns(c.by_name("v").unwrap().schema()),
+        "id integer not null, a bigint, s character varying(5)"
+    );
+    let e = bind(&c, "CREATE OR REPLACE VIEW v AS SELECT id FROM w").unwrap_err();
+    assert_eq!(e.code, "42P17");
+    let e = bind(&c, "CREATE OR REPLACE VIEW v AS SELECT id FROM t").unwrap_err();
+    assert_eq!((e.code, e.message.as_str()), ("42P16", "cannot drop columns from view"));
+}
+
+#[test]
+fn tumble_is_exact_before_the_epoch_too() {
+    let f = Fixture::new();
+    let sql = "SELECT id, window_start, window_end FROM TUMBLE(t, ts, INTERVAL '1 hour') WHERE id <> 3 ORDER BY id";
+    assert_eq!(
+        f.answer(sql),
+        "id integer | window_start timestamp without time zone | window_end timestamp without time zone\n  \
+         1 | 2020-02-29 12:00:00 | 2020-02-29 13:00:00\n  2 | 1999-12-31 23:00:00 | 2000-01-01 00:00:00\n  \
+         4 | 1970-01-01 00:00:00 | 1970-01-01 01:00:00\n"
+    );
+    let early = "SELECT window_start FROM TUMBLE(e, ts, INTERVAL '7 seconds', INTERVAL '1 second')";
+    let mut f = f;
+    ddl(
+        &mut f.catalog,
+        "CREATE VIEW e AS SELECT TIMESTAMP '1969-12-31 23:59:58' AS ts",
+    )
+    .unwrap();
+    assert_eq!(
+        f.answer(early),
+        "window_start timestamp without time zone\n  1969-12-31 23:59:54\n"
+    );
+}
+
+#[test]
+fn nexmark_columns_are_the_generators() {
+    let c = sample();
+    assert_eq!(
+        columns(c.by_name("bid").unwrap().schema()),
+        "auction bigint, bidder bigint, price bigint, channel character varying, url character varying, \
+         date_time timestamp without time zone, extra character varying"
+    );
+}
+
+#[test]
+fn the_kind_of_a_write_is_told() {
+    let c = sample();
+    for (sql, kind) in [
+        ("INSERT INTO u VALUES (1)", DmlKind::Insert),
+        ("UPDATE u SET x = 2", DmlKind::Update),
+        ("DELETE FROM u", DmlKind::Delete),
+    ] {
+        let Statement::Dml(d) = bind(&c, sql).unwrap() else {
+            panic!("{sql}")
+        };
+        assert_eq!((d.kind, d.table), (kind, c.by_name("u").unwrap().id));
+    }
 }

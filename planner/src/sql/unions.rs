@@ -1,0 +1,162 @@
+//! Column types of UNION: PostgreSQL's common type of the branches, settled before anything above is typed.
+//!
+//! DataFusion lets a union have its first branch's types until much later. So derived tables that hold a set operation are planned
+//! through [`UnionPlanner`], which settles them, and the binder settles what remains at the top of a query.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, Result as DfResult};
+use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
+use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Union};
+use sqlparser::ast::{Query, SetExpr, TableFactor};
+
+use super::functions::external;
+use super::operators::{Typed, cast_expr, common_type, df, is_text, is_unknown};
+use super::typing::castable;
+use crate::PlanError;
+
+/// Plans derived tables over set operations.
+#[derive(Debug)]
+pub(super) struct UnionPlanner;
+
+impl RelationPlanner for UnionPlanner {
+    fn plan_relation(
+        &self,
+        relation: TableFactor,
+        context: &mut dyn RelationPlannerContext,
+    ) -> DfResult<RelationPlanning> {
+        match relation {
+            // The alias is taken away for the inner planning, which also tells that planning apart.
+            TableFactor::Derived {
+                lateral: false,
+                subquery,
+                alias: Some(alias),
+                sample: None,
+            } if has_set_operation(&subquery) => {
+                let plan = context.plan(TableFactor::Derived {
+                    lateral: false,
+                    subquery,
+                    alias: None,
+                    sample: None,
+                })?;
+                let plan = settle(plan)?;
+                Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
+                    plan,
+                    Some(alias),
+                ))))
+            }
+            other => Ok(RelationPlanning::Original(Box::new(other))),
+        }
+    }
+}
+
+/// Does a query unite others, at its top?
+pub(super) fn has_set_operation(q: &Query) -> bool {
+    fn body(b: &SetExpr) -> bool {
+        match b {
+            SetExpr::SetOperation { .. } => true,
+            SetExpr::Query(q) => body(&q.body),
+            _ => false,
+        }
+    }
+    body(&q.body)
+}
+
+/// Gives every union the common types of its branches, and what stands above it a schema that says so.
+pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let mut changed = false;
+    let plan = plan.transform_up(|node| match node {
+        LogicalPlan::Union(u) => {
+            let node = union(u)?;
+            changed |= node.transformed;
+            Ok(node)
+        }
+        other if changed => other.recompute_schema().map(Transformed::yes),
+        other => Ok(Transformed::no(other)),
+    })?;
+    Ok(plan.data)
+}
+
+fn union(u: Union) -> DfResult<Transformed<LogicalPlan>> {
+    let width = u.schema.fields().len();
+    let mut targets = Vec::with_capacity(width);
+    for i in 0..width {
+        let types: Vec<Option<DataType>> = u.inputs.iter().map(|input| branch_type(input, i)).collect();
+        targets.push(df(common_type(&types, "UNION"))?);
+    }
+    let same = |input: &LogicalPlan| {
+        input
+            .schema()
+            .fields()
+            .iter()
+            .zip(&targets)
+            .all(|(f, t)| f.data_type() == t)
+    };
+    if u.inputs.iter().all(|i| same(i)) {
+        return Ok(Transformed::no(LogicalPlan::Union(u)));
+    }
+    let names: Vec<(Option<datafusion::common::TableReference>, String)> =
+        u.schema.iter().map(|(q, f)| (q.cloned(), f.name().clone())).collect();
+    let inputs = u
+        .inputs
+        .iter()
+        .map(|input| {
+            let schema = Arc::clone(input.schema());
+            let exprs = schema
+                .iter()
+                .zip(&targets)
+                .zip(&names)
+                .map(|(((q, f), target), (qualifier, name))| {
+                    let column = Expr::Column(Column::new(q.cloned(), f.name()));
+                    let e = convert(column, f.data_type(), target, branch_literal(input, f.name()))?;
+                    Ok(e.alias_qualified(qualifier.clone(), name))
+                })
+                .collect::<DfResult<Vec<Expr>>>()?;
+            LogicalPlanBuilder::from(input.as_ref().clone())
+                .project(exprs)?
+                .build()
+                .map(Arc::new)
+        })
+        .collect::<DfResult<Vec<_>>>()?;
+    Union::try_new_with_loose_types(inputs).map(|u| Transformed::yes(LogicalPlan::Union(u)))
+}
+
+/// The type of a branch's column; `None` for a literal without one.
+fn branch_type(input: &LogicalPlan, column: usize) -> Option<DataType> {
+    let f = input.schema().field(column);
+    if branch_literal(input, f.name()).is_some() {
+        return None;
+    }
+    Some(f.data_type().clone()).filter(|t| t != &DataType::Null)
+}
+
+/// The untyped literal that a branch's column is.
+fn branch_literal(input: &LogicalPlan, name: &str) -> Option<Expr> {
+    match input {
+        LogicalPlan::Projection(p) => p
+            .expr
+            .iter()
+            .find(|e| e.schema_name().to_string() == name)
+            .map(|e| e.clone().unalias())
+            .filter(is_unknown),
+        _ => None,
+    }
+}
+
+fn convert(column: Expr, from: &DataType, target: &DataType, literal: Option<Expr>) -> DfResult<Expr> {
+    if let Some(e) = literal {
+        return df(super::operators::coerce(Typed { expr: e, ty: None }, target));
+    }
+    if from == target {
+        return Ok(column);
+    }
+    if from == &DataType::Null {
+        return Ok(Expr::Cast(Cast::new(Box::new(column), target.clone())));
+    }
+    if is_text(from) != is_text(target) || castable(from, target).is_err() {
+        return Err(external(PlanError::internal("union branches were not matched")));
+    }
+    df(cast_expr(column, from, target))
+}
