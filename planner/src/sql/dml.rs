@@ -225,6 +225,8 @@ impl Binder {
                 let field = table.schema.field(*column);
                 let e = if is_default(cell) {
                     self.default_of(table, *column)?
+                } else if let Some(v) = plain_literal(cell, field)? {
+                    v
                 } else {
                     let bound = binder.bind(cell, &empty)?;
                     assign(typed(bound, &empty).map_err(map_df_error)?, field)?
@@ -436,6 +438,53 @@ fn target_columns(object: &CatalogObject, table: &TableDef, names: &[String]) ->
         out.push(c);
     }
     Ok(out)
+}
+
+/// The value of a literal cell, without a detour through the planner: most of what INSERT brings. `None`: not so simple.
+fn plain_literal(cell: &ast::Expr, column: &Field) -> Result<Option<Expr>> {
+    let target = column.data_type();
+    let (value, minus) = match cell {
+        ast::Expr::Value(v) => (&v.value, false),
+        ast::Expr::UnaryOp {
+            op: ast::UnaryOperator::Minus,
+            expr,
+        } => match expr.as_ref() {
+            ast::Expr::Value(v) if matches!(v.value, Value::Number(..)) => (&v.value, true),
+            _ => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
+    let literal = match value {
+        Value::Null => ScalarValue::Null,
+        Value::SingleQuotedString(s) => ScalarValue::Utf8(Some(s.clone())),
+        Value::Number(n, _) if target == &DataType::Int32 || target == &DataType::Int64 => {
+            let text = if minus { format!("-{n}") } else { n.clone() };
+            match text.parse::<i64>() {
+                Ok(v) => ScalarValue::Int64(Some(v)),
+                Err(_) => return Ok(None),
+            }
+        }
+        Value::Number(n, _)
+            if (target.is_floating() || target.is_decimal()) && n.bytes().all(|b| b.is_ascii_digit() || b == b'.') =>
+        {
+            ScalarValue::Utf8(Some(if minus { format!("-{n}") } else { n.clone() }))
+        }
+        _ => return Ok(None),
+    };
+    let typed = match &literal {
+        ScalarValue::Int64(_) => Typed::new(Expr::Literal(literal.clone(), None), DataType::Int64),
+        _ => Typed {
+            expr: Expr::Literal(literal, None),
+            ty: None,
+        },
+    };
+    match assign(typed, column) {
+        Err(e) if target.is_numeric() && e.code == "22003" && !matches!(value, Value::SingleQuotedString(_)) => {
+            // The general path words the overflow of a number, this one would that of a text.
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
 }
 
 /// The rows of a VALUES that stands alone and holds no subqueries.

@@ -143,7 +143,24 @@ impl VisitorMut for Rewriter {
         flow(self.before(e))
     }
 
+    fn post_visit_select(&mut self, s: &mut Select) -> Flow {
+        for window in &mut s.named_window {
+            if let ast::NamedWindowExpr::WindowSpec(spec) = &mut window.1 {
+                frame_numbers(spec, false);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
     fn post_visit_expr(&mut self, e: &mut Expr) -> Flow {
+        if let Expr::Function(Function {
+            over: Some(WindowType::WindowSpec(spec)),
+            ..
+        }) = e
+        {
+            // DataFusion reads frame offsets from unmarked numbers only.
+            frame_numbers(spec, false);
+        }
         flow(number_literal(e))
     }
 }
@@ -250,7 +267,7 @@ fn prepare_select(s: &mut Select) -> Result<()> {
     }
     for window in &mut s.named_window {
         if let ast::NamedWindowExpr::WindowSpec(spec) = &mut window.1 {
-            keep_frame_numbers(spec);
+            frame_numbers(spec, true);
         }
     }
     for from in &mut s.from {
@@ -581,7 +598,7 @@ impl Rewriter {
             f.name = ObjectName::from(vec![Ident::new("var_samp")]);
         }
         if let Some(WindowType::WindowSpec(spec)) = &mut f.over {
-            keep_frame_numbers(spec);
+            frame_numbers(spec, true);
         }
         if let Some(condition_) = f.filter.take() {
             f.filter = Some(Box::new(condition(*condition_, "FILTER")));
@@ -709,13 +726,17 @@ fn unary(op: UnaryOperator, operand: Expr) -> Expr {
     }
 }
 
-/// The offsets of ROWS and GROUPS frames are counts.
-fn keep_frame_numbers(spec: &mut ast::WindowSpec) {
+/// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down.
+fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
     let Some(frame) = &mut spec.window_frame else { return };
     let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
     for bound in bounds {
         if let ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e)) = bound {
-            keep_number(e);
+            if let Expr::Value(v) = e.as_mut() {
+                if let Value::Number(_, plain) = &mut v.value {
+                    *plain = mark;
+                }
+            }
         }
     }
 }

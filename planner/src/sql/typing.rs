@@ -304,12 +304,21 @@ impl Typer<'_> {
                 }
             }
         }
-        let (l, r) = (df(coerce(l, &DataType::Utf8))?, df(coerce(r, &DataType::Utf8))?);
+        let (l, mut r) = (df(coerce(l, &DataType::Utf8))?, df(coerce(r, &DataType::Utf8))?);
+        if let Some(escape) = like.escape_char.filter(|c| *c != '\\') {
+            let Expr::Literal(ScalarValue::Utf8(Some(pattern)), _) = &r else {
+                return Err(external(
+                    PlanError::unsupported("LIKE … ESCAPE with a pattern that is not a literal is not supported")
+                        .hint("Escape with a backslash."),
+                ));
+            };
+            r = Expr::Literal(ScalarValue::Utf8(Some(backslashed(pattern, escape))), None);
+        }
         Ok(Expr::Like(Like::new(
             like.negated,
             Box::new(l),
             Box::new(r),
-            like.escape_char,
+            None,
             like.case_insensitive,
         )))
     }
@@ -360,6 +369,23 @@ impl Typer<'_> {
         let else_expr = otherwise.map(|t| df(coerce(t, &target)).map(Box::new)).transpose()?;
         Ok(Expr::Case(Case::new(subject, when_then_expr, else_expr)))
     }
+}
+
+/// A LIKE pattern with another escape character, written with backslashes.
+fn backslashed(pattern: &str, escape: char) -> String {
+    let mut out = String::new();
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        if c == escape {
+            out.push('\\');
+            out.extend(chars.next());
+        } else if c == '\\' {
+            out.push_str("\\\\");
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Is there an explicit cast between the types?

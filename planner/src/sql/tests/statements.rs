@@ -349,3 +349,28 @@ fn the_kind_of_a_write_is_told() {
         assert_eq!((d.kind, d.table), (kind, c.by_name("u").unwrap().id));
     }
 }
+
+#[test]
+fn literals_of_an_insert_are_read_as_the_general_path_reads_them() {
+    let f = Fixture::new();
+    let cells = [
+        "1",
+        "-1",
+        "2147483648",
+        "1.5",
+        "-2.5",
+        "'7'",
+        "NULL",
+        "1e2",
+        "12345678.123",
+        "true",
+        "'x'",
+    ];
+    for cell in cells {
+        for column in ["id", "b", "c", "f", "n", "d", "s", "v", "day", "flag"] {
+            let direct = f.answer(&format!("INSERT INTO t ({column}) VALUES ({cell})"));
+            let general = f.answer(&format!("INSERT INTO t ({column}) VALUES (({cell}))"));
+            assert_eq!(direct.split(" @").next(), general.split(" @").next(), "{column} {cell}");
+        }
+    }
+}
