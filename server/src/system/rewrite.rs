@@ -11,9 +11,9 @@ use std::ops::ControlFlow;
 
 use levee_planner::sql::{Ast, Parsed};
 use sqlparser::ast::{
-    CastKind, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident,
-    JoinOperator, ObjectName, Query, Select, SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Value,
-    VisitMut, VisitorMut,
+    BinaryOperator, CastKind, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+    FunctionArguments, Ident, JoinOperator, ObjectName, Query, Select, SelectItem, SetExpr, Statement, TableFactor,
+    TableWithJoins, Value, VisitMut, VisitorMut,
 };
 
 use super::tables::is_empty_by_nature;
@@ -55,6 +55,7 @@ impl VisitorMut for Rewriter {
                     *e = plain;
                 }
             }
+            Expr::Subquery(q) if reads(q, "pg_collation") => *e = cast_text(Expr::value(Value::Null)),
             Expr::Subquery(q) => at_most_one_row(q),
             _ => {}
         }
@@ -234,8 +235,43 @@ fn at_most_one_row(q: &mut Query) {
     }
     let inner = std::mem::replace(e, Expr::value(Value::Null));
     *e = call("max", vec![inner]);
+    select.selection = select.selection.take().and_then(without_outer_flag);
     q.order_by = None;
     q.limit_clause = None;
+}
+
+/// Whether a subquery reads a relation. (Every column has its type's collation, so a column's own is NULL to psql.)
+fn reads(q: &Query, relation: &str) -> bool {
+    let SetExpr::Select(select) = q.body.as_ref() else {
+        return false;
+    };
+    select.from.iter().any(|from| match &from.relation {
+        TableFactor::Table { name, .. } => last_name(name) == relation,
+        _ => false,
+    })
+}
+
+/// Takes `a.atthasdef` out of a conjunction: a column of the outer query alone cannot be decorrelated, and defaults exist only
+/// where it holds.
+fn without_outer_flag(e: Expr) -> Option<Expr> {
+    match e {
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::And,
+            right,
+        } => match (without_outer_flag(*left), without_outer_flag(*right)) {
+            (Some(l), Some(r)) => Some(Expr::BinaryOp {
+                left: Box::new(l),
+                op: BinaryOperator::And,
+                right: Box::new(r),
+            }),
+            (l, r) => l.or(r),
+        },
+        Expr::CompoundIdentifier(parts) if parts.last().is_some_and(|p| p.value.eq_ignore_ascii_case("atthasdef")) => {
+            None
+        }
+        other => Some(other),
+    }
 }
 
 fn is_system(from: &TableWithJoins) -> bool {

@@ -469,7 +469,11 @@ fn parse_time(c: &mut Cursor<'_>) -> Option<Option<i64>> {
     let mut hour = hour;
     let mark = c.at;
     c.spaces();
-    let rest = c.b.get(c.at..c.at + 2).map(<[u8]>::to_ascii_lowercase);
+    let whole_word = !c.b.get(c.at + 2).is_some_and(u8::is_ascii_alphanumeric);
+    let rest =
+        c.b.get(c.at..c.at + 2)
+            .filter(|_| whole_word)
+            .map(<[u8]>::to_ascii_lowercase);
     match rest.as_deref() {
         Some(b"am") if (1..=12).contains(&hour) => {
             c.at += 2;

@@ -124,8 +124,17 @@ impl Digits {
             Display::Trimmed => significant,
             Display::Quotient => {
                 // 0/n and n/n: the estimate that PostgreSQL makes from the operands is one group of digits lower.
-                let one = self.whole().iter().rev().enumerate().all(|(i, &b)| b == b'0' + u8::from(i == 0));
-                let weight = if one && significant == 0 { -1 } else { self.weight().unwrap_or(-1) };
+                let one = self
+                    .whole()
+                    .iter()
+                    .rev()
+                    .enumerate()
+                    .all(|(i, &b)| b == b'0' + u8::from(i == 0));
+                let weight = if one && significant == 0 {
+                    -1
+                } else {
+                    self.weight().unwrap_or(-1)
+                };
                 let wanted = usize::try_from((16 - 4 * weight).max(0)).unwrap_or(0);
                 wanted.min(self.scale)
             }
@@ -386,7 +395,7 @@ mod tests {
         assert_eq!(text(".5", &BARE_NUMERIC), "0.5");
         assert_eq!(text("2.5", &QUOTIENT), "2.5000000000000000");
         assert_eq!(text("0.5", &QUOTIENT), "0.50000000000000000000");
-        assert_eq!(text("0", &QUOTIENT), "0.0000000000000000");
+        assert_eq!(text("0", &QUOTIENT), "0.00000000000000000000");
         assert_eq!(text("12345.678901234567", &QUOTIENT), "12345.678901234567");
     }
 
@@ -395,7 +404,10 @@ mod tests {
     fn quotients_show_postgres_digits() {
         let quotient = |a: i128, b: i128| {
             let scaled = i256::from_i128(a).wrapping_mul(i256::from_i128(10).wrapping_pow(38));
-            let (q, r) = (scaled.wrapping_div(i256::from_i128(b)), scaled.wrapping_rem(i256::from_i128(b)));
+            let (q, r) = (
+                scaled.wrapping_div(i256::from_i128(b)),
+                scaled.wrapping_rem(i256::from_i128(b)),
+            );
             let up = i256::from_i128(i128::from(r.wrapping_mul(i256::from_i128(2)) >= i256::from_i128(b)));
             let mut out = Vec::new();
             Digits::from_i256(q.wrapping_add(up), 38).put_text(&mut out, Display::Quotient);

@@ -7,7 +7,7 @@ const TABLE: &str = "CREATE TABLE v (b bool, i2 int2, i4 int4, i8 int8, f4 float
 
 const LINE: &str = "t|-2|3|9000000000|0.1|1e+100|12345678901234567890.125|12.30|ä|abc|\\x00ff|2013-01-02|2013-01-02 03:04:05.678|2013-01-02 03:04:05+00|1 year 2 mons 3 days 04:05:06";
 
-const INSERT: &str = "INSERT INTO v VALUES (true, -2, 3, 9000000000, 0.1, 1e100, 12345678901234567890.125, 12.3, 'ä', 'abc', '\\x00ff', \
+const INSERT: &str = "INSERT INTO v VALUES (true, -2, 3, 9000000000, 0.1, '1e100', 12345678901234567890.125, 12.3, 'ä', 'abc', '\\x00ff', \
      '2013-01-02', '2013-01-02 03:04:05.678', '2013-01-02 03:04:05+00', '1 year 2 mons 3 days 04:05:06')";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,6 +103,7 @@ async fn single_statements_are_retried() {
     for writer in writers {
         total += writer.await.expect("writer");
     }
+    setup.batch_execute("FLUSH").await.expect("flush");
     assert_eq!(rows(&setup, "SELECT v FROM t").await, [total.to_string()]);
 }
 
