@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Date32Array, Decimal256Array, Float32Array, Float64Array, Int32Array,
+    Array, ArrayRef, AsArray, Date32Array, Datum, Decimal256Array, Float32Array, Float64Array, Int32Array,
     IntervalMonthDayNanoArray, PrimitiveArray, TimestampMicrosecondArray,
 };
 use arrow::compute::kernels::numeric;
@@ -13,6 +13,8 @@ use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Float32Type, Float64Type, IntervalMonthDayNano, IntervalUnit, TimeUnit, i256,
 };
 use arrow::error::ArrowError;
+
+use datafusion::logical_expr::ColumnarValue;
 
 use super::cast::decimal_rescale;
 use super::{PgFunction, TypeFn, nulls};
@@ -25,11 +27,11 @@ type Result<T> = std::result::Result<T, PlanError>;
 
 pub(super) fn functions() -> Vec<PgFunction> {
     vec![
-        PgFunction::new("pg_add", type_add as TypeFn, |a, t| eval(Op::Add, a, t)),
-        PgFunction::new("pg_sub", type_sub, |a, t| eval(Op::Sub, a, t)),
-        PgFunction::new("pg_mul", type_mul, |a, t| eval(Op::Mul, a, t)),
-        PgFunction::new("pg_div", type_div, |a, t| eval(Op::Div, a, t)),
-        PgFunction::new("pg_mod", type_mod, |a, t| eval(Op::Mod, a, t)),
+        PgFunction::new("pg_add", type_add as TypeFn, |a, t| eval(Op::Add, a, t)).fast(|a, t| fast(Op::Add, a, t)),
+        PgFunction::new("pg_sub", type_sub, |a, t| eval(Op::Sub, a, t)).fast(|a, t| fast(Op::Sub, a, t)),
+        PgFunction::new("pg_mul", type_mul, |a, t| eval(Op::Mul, a, t)).fast(|a, t| fast(Op::Mul, a, t)),
+        PgFunction::new("pg_div", type_div, |a, t| eval(Op::Div, a, t)).fast(|a, t| fast(Op::Div, a, t)),
+        PgFunction::new("pg_mod", type_mod, |a, t| eval(Op::Mod, a, t)).fast(|a, t| fast(Op::Mod, a, t)),
         PgFunction::new("pg_neg", |t, _| first(t), |a, _| negate(a)),
     ]
 }
@@ -175,7 +177,43 @@ fn eval(op: Op, args: &[ArrayRef], out: &DataType) -> Result<ArrayRef> {
     }
 }
 
+/// Integers against a constant, and moments moved by a constant interval without months.
+fn fast(op: Op, args: &[ColumnarValue], out: &DataType) -> Option<Result<ArrayRef>> {
+    let [a, b] = args else { return None };
+    let int = |v: &ColumnarValue| matches!(v.data_type(), DataType::Int16 | DataType::Int32 | DataType::Int64);
+    if int(a) && a.data_type() == b.data_type() {
+        let datum = |v: &ColumnarValue| -> Option<Box<dyn Datum>> {
+            match v {
+                ColumnarValue::Array(a) => Some(Box::new(Arc::clone(a))),
+                ColumnarValue::Scalar(s) => s.to_scalar().ok().map(|s| Box::new(s) as Box<dyn Datum>),
+            }
+        };
+        return Some(integer_kernel(op, datum(a)?.as_ref(), datum(b)?.as_ref(), out));
+    }
+    match (a, b) {
+        (
+            ColumnarValue::Array(ts),
+            ColumnarValue::Scalar(datafusion::common::ScalarValue::IntervalMonthDayNano(Some(v))),
+        ) if v.months == 0 && matches!(op, Op::Add | Op::Sub) && matches!(ts.data_type(), DataType::Timestamp(..)) => {
+            let us = i64::from(v.days)
+                .checked_mul(DAY_US)?
+                .checked_add(v.nanoseconds / 1000)?;
+            let us = if op == Op::Sub { us.checked_neg()? } else { us };
+            let ts = ts.as_primitive::<arrow::datatypes::TimestampMicrosecondType>();
+            let moved = ts.try_unary::<_, arrow::datatypes::TimestampMicrosecondType, _>(|t| {
+                t.checked_add(us).ok_or_else(|| out_of_range(out))
+            });
+            Some(moved.map(|m| Arc::new(m.with_timezone_opt(ts.timezone().map(Arc::<str>::from))) as ArrayRef))
+        }
+        _ => None,
+    }
+}
+
 fn integers(op: Op, a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
+    integer_kernel(op, a, b, a.data_type())
+}
+
+fn integer_kernel(op: Op, a: &dyn Datum, b: &dyn Datum, t: &DataType) -> Result<ArrayRef> {
     let r = match op {
         Op::Add => numeric::add(a, b),
         Op::Sub => numeric::sub(a, b),
@@ -183,7 +221,7 @@ fn integers(op: Op, a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
         Op::Div => numeric::div(a, b),
         Op::Mod => numeric::rem(a, b),
     };
-    r.map_err(|e| arithmetic_error(e, a.data_type()))
+    r.map_err(|e| arithmetic_error(e, t))
 }
 
 /// PostgreSQL refuses results that overflow to infinity or underflow to zero, and zero divisors.

@@ -29,6 +29,9 @@ pub(super) type TypeFn = fn(&[DataType], &[Option<&ScalarValue>]) -> Result<Data
 /// Evaluates on arrays of equal length.
 pub(super) type EvalFn = fn(&[ArrayRef], &DataType) -> Result<ArrayRef, PlanError>;
 
+/// Evaluates on columns and constants as they come, if it knows a quicker way for this mix; at least one argument is a column.
+pub(super) type FastFn = fn(&[ColumnarValue], &DataType) -> Option<Result<ArrayRef, PlanError>>;
+
 /// A function given by its name, typing and evaluation.
 #[derive(Clone)]
 pub(super) struct PgFunction {
@@ -36,6 +39,7 @@ pub(super) struct PgFunction {
     signature: Signature,
     typing: TypeFn,
     eval: EvalFn,
+    fast: Option<FastFn>,
 }
 
 impl PgFunction {
@@ -46,7 +50,14 @@ impl PgFunction {
             signature: Signature::variadic_any(Volatility::Immutable),
             typing,
             eval,
+            fast: None,
         }
+    }
+
+    /// With a quicker way for some mixes of columns and constants.
+    pub fn fast(mut self, fast: FastFn) -> Self {
+        self.fast = Some(fast);
+        self
     }
 }
 
@@ -96,6 +107,11 @@ impl ScalarUDFImpl for PgFunction {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
         let all_scalar = args.args.iter().all(|a| matches!(a, ColumnarValue::Scalar(_)));
+        if let (Some(fast), false) = (self.fast, all_scalar) {
+            if let Some(out) = fast(&args.args, args.return_field.data_type()) {
+                return out.map(ColumnarValue::Array).map_err(external);
+            }
+        }
         let rows = if all_scalar { 1 } else { args.number_rows };
         let arrays = args
             .args

@@ -10,6 +10,7 @@ use arrow::datatypes::{
     TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
+use datafusion::logical_expr::ColumnarValue;
 
 use super::cast::cast_array;
 use super::{PgFunction, all_valid, downcast, no_function};
@@ -24,7 +25,7 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new("pg_extract", |t, c| extract_type(t, c), extract),
         PgFunction::new("date_part", |t, _| part_type(t), date_part),
         PgFunction::new("date_trunc", |t, _| trunc_type(t), trunc),
-        PgFunction::new("date_bin", |t, _| bin_type(t), bin),
+        PgFunction::new("date_bin", |t, _| bin_type(t), bin).fast(bin_fast),
         PgFunction::new("to_char", |t, _| to_char_type(t), to_char),
         PgFunction::new("to_timestamp", |t, _| to_timestamp_type(t), to_timestamp),
         PgFunction::new("make_date", |_, _| Ok(DataType::Date32), make_date),
@@ -333,25 +334,55 @@ fn bin(args: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
     Ok(Arc::new(r.with_timezone_opt(v.timezone().map(Arc::<str>::from))))
 }
 
+/// [`bin`] with a constant stride and origin, as TUMBLE has.
+fn bin_fast(args: &[ColumnarValue], target: &DataType) -> Option<Result<ArrayRef>> {
+    let origin = match args.get(2) {
+        None => 0,
+        Some(ColumnarValue::Scalar(ScalarValue::TimestampMicrosecond(Some(us), _))) => *us,
+        Some(_) => return None,
+    };
+    match (args.first()?, args.get(1)?) {
+        (ColumnarValue::Scalar(ScalarValue::IntervalMonthDayNano(Some(v))), ColumnarValue::Array(ts))
+            if ts.data_type() == target =>
+        {
+            let width = match bin_width(*v) {
+                Ok(w) => w,
+                Err(e) => return Some(Err(e)),
+            };
+            let ts = ts.as_primitive::<TimestampMicrosecondType>();
+            let r = ts.try_unary::<_, TimestampMicrosecondType, _>(|us| start_of(us, width, origin));
+            Some(r.map(|r| Arc::new(r.with_timezone_opt(ts.timezone().map(Arc::<str>::from))) as ArrayRef))
+        }
+        _ => None,
+    }
+}
+
 fn bin_start(stride: IntervalMonthDayNano, us: i64, origin: i64) -> Result<i64> {
+    start_of(us, bin_width(stride)?, origin)
+}
+
+fn bin_width(stride: IntervalMonthDayNano) -> Result<i64> {
     if stride.months != 0 {
         return Err(PlanError::new(
             "0A000",
             "timestamps cannot be binned into intervals containing months or years",
         ));
     }
-    let out = || PlanError::new("22008", "timestamp out of range");
     let width = i64::from(stride.days)
         .checked_mul(DAY_US)
         .and_then(|d| d.checked_add(stride.nanoseconds / 1000))
-        .ok_or_else(out)?;
+        .ok_or_else(|| PlanError::new("22008", "interval out of range"))?;
     if width <= 0 {
         return Err(PlanError::new("22008", "stride must be greater than zero"));
     }
+    Ok(width)
+}
+
+fn start_of(us: i64, width: i64, origin: i64) -> Result<i64> {
     us.checked_sub(origin)
         .and_then(|d| d.div_euclid(width).checked_mul(width))
         .and_then(|d| d.checked_add(origin))
-        .ok_or_else(out)
+        .ok_or_else(|| PlanError::new("22008", "timestamp out of range"))
 }
 
 fn to_char_type(t: &[DataType]) -> Result<DataType> {
