@@ -161,7 +161,8 @@ impl Db {
     pub async fn exec(&self, statement: &str) -> Outcome<u64> {
         match self.bind(statement)? {
             Statement::Create { object, .. } => {
-                let created = self.engine.create(&self.engine.catalog(), *object);
+                let catalog = self.engine.catalog();
+                let created = self.engine.create(&catalog, *object);
                 match tokio::time::timeout(PATIENCE, created).await {
                     Ok(done) => done.map_err(text)?,
                     Err(_) => panic!("CREATE does not end: {statement}"),
@@ -277,9 +278,7 @@ impl Db {
             .map(|(name, delta)| (self.id(&name), delta))
             .collect();
         let newest = self.engine.newest_epoch();
-        self.commit_at(newest, writes)
-            .await
-            .unwrap_or_else(|e| panic!("commit: {}", text(e)))
+        self.commit_at(newest, writes).await.map_err(text)
     }
 
     async fn snapshot(&self, relations: &[ObjectId], at_least: u64) -> Outcome<ReadSnapshot> {

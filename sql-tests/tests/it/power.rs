@@ -94,6 +94,7 @@ async fn check(db: &Db, acked: &Acked) -> Result<(), String> {
             }
             continue;
         }
+        built(db, name).await?;
         let views = [(name.to_string(), db.bound(query)?)];
         for (epoch, view, expected) in db.compare(&views, db.engine().newest_epoch()).await? {
             view.same_as(&expected, false)
@@ -102,6 +103,17 @@ async fn check(db: &Db, acked: &Acked) -> Result<(), String> {
     }
     // And it takes writes again.
     transaction(db, 1000).await
+}
+
+/// A view whose CREATE was under way goes on being built after the restart.
+async fn built(db: &Db, name: &str) -> Result<(), String> {
+    for _ in 0..1000 {
+        match db.contents(name).await {
+            Err(e) if e.starts_with("55000") => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            other => return other.map(drop),
+        }
+    }
+    Err(format!("view {name} is not built on"))
 }
 
 async fn column(db: &Db, query: &str) -> Result<Vec<i64>, String> {
