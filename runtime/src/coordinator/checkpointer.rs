@@ -462,7 +462,7 @@ fn prune(next: &mut Manifest, job: &Job) -> u64 {
         .map(|(_, e)| *e)
         .min();
     if unwritten {
-        return job.log_seqs.keys().next().map_or(0, |e| e - 1);
+        return job.log_seqs.keys().next().map_or(0, |e| e.saturating_sub(1));
     }
     oldest.unwrap_or(job.payload.epoch).min(job.payload.epoch)
 }
