@@ -73,7 +73,7 @@ compare-postgres: build ## the same data, queries and changes in Levee and in Po
 
 # Copied aside, so that the next test build does not replace them.
 bench-binaries: setup
-	$(ENV) cargo build $(BENCH_PROFILE) -p levee-server -p levee-benchmarks --bins
+	$(ENV) cargo build --workspace $(BENCH_PROFILE) --bins --no-default-features
 	$(ENV) mkdir -p $(BENCH_BIN) && cp "$$CARGO_TARGET_DIR"/debug/{levee,nexmark-bench,freshness} $(BENCH_BIN)/
 
 bench: bench-nexmark bench-freshness ## Nexmark and freshness; JSON lines and a table; FLAGS='--runs N --queries q0,q4'

@@ -13,7 +13,7 @@ use levee_planner::plan::ObjectId;
 
 use super::checkpointer::{CheckpointDone, Job};
 use super::record::EpochRecord;
-use super::region::{Frozen, RegionCtl, RegionKind, Timeline};
+use super::region::{Frozen, RegionCtl, Timeline};
 use super::sequencer::Request;
 use super::shared::{RegionStatus, Shared};
 use crate::dataflow::executor::Executor;
@@ -97,6 +97,7 @@ pub struct Control {
     pub(super) stopping: Option<tokio::sync::oneshot::Sender<()>>,
     pub(super) shown: HashMap<ObjectId, u64>,
     pub(super) restarts: u64,
+    pub(super) recovering: bool,
 }
 
 /// Passes a region's events on to the coordinator's queue.
@@ -161,11 +162,13 @@ impl Control {
             stopping: None,
             shown: HashMap::new(),
             restarts: 0,
+            recovering: true,
         }
     }
 
     /// Serves events until told to stop.
     pub fn run(mut self, events: &Receiver<Event>) {
+        self.recovering = false;
         self.settle();
         loop {
             match events.recv_timeout(self.wait_time()) {

@@ -311,7 +311,7 @@ impl Engine {
                     return Ok(());
                 }
                 Some(RegionStatus::Failed(reason)) => return Err(RuntimeError::user("58000", reason)),
-                Some(RegionStatus::Building) | None => {}
+                Some(RegionStatus::Building | RegionStatus::Rebuilding) | None => {}
             }
             if self.catalog().get(id).is_none() {
                 cancel.id = None;
@@ -352,7 +352,7 @@ impl Engine {
                 message: format!("the view has stopped: {reason}"),
                 hint: Some("Drop it and create it again.".to_owned()),
             }),
-            (RegionStatus::Building, _) => Err(RuntimeError::User {
+            (RegionStatus::Building | RegionStatus::Rebuilding, _) => Err(RuntimeError::User {
                 code: "55000",
                 message: "the view is still being built".to_owned(),
                 hint: Some("See levee_catalog.ddl_progress.".to_owned()),
@@ -370,8 +370,9 @@ impl Engine {
             let mut found = HashMap::with_capacity(ids.len());
             let mut behind = false;
             for id in ids {
-                let created = self.catalog().get(*id).is_some() && self.shared.entry(*id).is_none();
-                if created {
+                let entry = self.shared.entry(*id).map(|e| e.status);
+                let created = entry.is_none() && self.catalog().get(*id).is_some();
+                if created || entry == Some(RegionStatus::Rebuilding) {
                     behind = true;
                     continue;
                 }

@@ -139,7 +139,10 @@ impl Control {
                 )?)
             }
         };
-        let meta = meta.unwrap_or_default();
+        let meta = meta.unwrap_or_else(|| RegionMeta {
+            created: epoch,
+            ..RegionMeta::default()
+        });
         let building = dataflow.is_some() && !(restored && meta.backfill.is_none());
         let backfill = building.then(|| meta.backfill.as_ref().map_or_else(Backfill::default, Backfill::resume));
         let options = match &object.kind {
@@ -170,10 +173,10 @@ impl Control {
             stop_on_error: options.and_then(|o| o.get("on_error")).is_some_and(|v| v == "stop"),
             meta,
         };
-        let status = if region.backfill.is_some() {
-            RegionStatus::Building
-        } else {
-            RegionStatus::Running
+        let status = match (region.visible(), self.recovering) {
+            (true, _) => RegionStatus::Running,
+            (false, true) => RegionStatus::Rebuilding,
+            (false, false) => RegionStatus::Building,
         };
         self.shared.add(object.id, relation, status);
         self.regions.insert(object.id, region);

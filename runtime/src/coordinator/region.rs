@@ -69,6 +69,8 @@ pub struct Frozen {
 /// A region's own notes in the manifest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RegionMeta {
+    /// Epoch that created it: it is readable from there on.
+    pub created: u64,
     /// Changes of each input count after this epoch.
     pub starts: Vec<(ObjectId, u64)>,
     /// Still building.
@@ -132,7 +134,9 @@ pub struct RegionCtl {
 impl RegionCtl {
     /// Complete and readable.
     pub fn visible(&self) -> bool {
-        self.backfill.is_none() && self.starts.values().all(|&s| self.frontier >= s)
+        self.backfill.is_none()
+            && self.frontier >= self.meta.created
+            && self.starts.values().all(|&s| self.frontier >= s)
     }
 
     /// Adds failed expressions to the counters.

@@ -16,8 +16,10 @@ use crate::relation::Relation;
 /// Whether a region's relation may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegionStatus {
-    /// Backfill is under way.
+    /// Backfill is under way for the statement that creates it.
     Building,
+    /// Built again after a restart that came before its first checkpoint; readers wait.
+    Rebuilding,
     /// Complete and following its inputs.
     Running,
     /// Stopped, with the reason.

@@ -205,7 +205,6 @@ async fn acknowledged_commits_survive_power_loss_at_any_step() {
         }
         let fs = Arc::new(fs.recover());
         let Some((t, v)) = ids else { continue };
-        let scratch = tempfile::tempdir().unwrap();
         let engine = Engine::open_with(config(scratch.path()), Arc::clone(&fs) as _, Arc::new(SystemClock)).unwrap();
         let rows = read(&engine, t, 0).await;
         for id in &acked {

@@ -279,7 +279,8 @@ impl Control {
         for region in self.regions.values() {
             moved |= self.shown.insert(region.id, region.frontier) != Some(region.frontier);
             let running = region.visible() && region.failed.is_none();
-            if running && self.shared.status_of(region.id) == Some(RegionStatus::Building) {
+            let status = self.shared.status_of(region.id);
+            if running && matches!(status, Some(RegionStatus::Building | RegionStatus::Rebuilding)) {
                 self.shared.set_status(region.id, RegionStatus::Running);
             }
         }
