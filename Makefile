@@ -44,13 +44,13 @@ test-docs:
 	$(ENV) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 test-crash: setup test-binary ## SIGKILL at 50 moments; one JSON line per kill
-	$(ENV) LEVEE_KILLS=50 cargo test --workspace --test it -- --nocapture crash
+	$(ENV) LEVEE_KILLS=50 cargo test --workspace --test system -- --nocapture crash
 
 test-property: setup ## a longer property run: LEVEE_SEED, LEVEE_CASES
-	$(ENV) LEVEE_CASES=$${LEVEE_CASES:-2000} cargo test --workspace --test it -- --nocapture property
+	$(ENV) LEVEE_CASES=$${LEVEE_CASES:-2000} cargo test --workspace --test system -- --nocapture property
 
 bless: setup ## writes PostgreSQL's answers into the case files
-	$(ENV) LEVEE_BLESS=1 cargo test --workspace --test it -- --nocapture cases::against_postgres
+	$(ENV) LEVEE_BLESS=1 cargo test --workspace --test system -- --nocapture cases::against_postgres
 # --- end of tests ----------------------------------------------------------------------------------
 
 # --- demo, benchmarks, comparison --------------------------------------------------------------------

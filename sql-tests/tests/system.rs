@@ -1,4 +1,4 @@
-//! The system tests, in one binary. `cargo test -p levee-sql-tests --test it -- NAME` runs a part.
+//! The system tests, in one binary. `cargo test -p levee-sql-tests --test system -- NAME` runs a part.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
     reason = "a test panics when something is wrong, prints its figures, waits, and cleans up as far as it can"
 )]
 
-mod it {
+mod system {
     mod bad_input;
     mod blast;
     mod cases;
