@@ -207,7 +207,7 @@ fn aggregates(name: &str) {
     let decimal = DataType::Decimal128(38, 0);
     let count = (call(AggFunc::Count, None, false), DataType::Int64);
     let sum = (call(AggFunc::Sum, Some(2), false), decimal);
-    let average = (call(AggFunc::Avg, Some(2), false), DataType::Decimal128(38, 16));
+    let average = (call(AggFunc::Avg, Some(2), false), DataType::Decimal256(75, 38));
     let max = (call(AggFunc::Max, Some(2), false), DataType::Int64);
     let float_sum = (call(AggFunc::Sum, Some(5), false), DataType::Float64);
     let distinct = (call(AggFunc::Count, Some(1), true), DataType::Int64);
