@@ -321,10 +321,10 @@ pub(super) fn rename(plan: LogicalPlan, names: &[String]) -> Result<LogicalPlan>
 pub(super) fn relations_read(plan: &LogicalPlan) -> Result<BTreeSet<ObjectId>> {
     let mut ids = BTreeSet::new();
     plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node {
-            if let Some(table) = scan.source.downcast_ref::<CatalogTable>() {
-                ids.insert(table.id);
-            }
+        if let LogicalPlan::TableScan(scan) = node
+            && let Some(table) = scan.source.downcast_ref::<CatalogTable>()
+        {
+            ids.insert(table.id);
         }
         Ok(TreeNodeRecursion::Continue)
     })
@@ -338,11 +338,11 @@ fn refuse_volatile(plan: &LogicalPlan) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|e| {
             e.apply(|e| {
-                if let Expr::ScalarFunction(f) = e {
-                    if f.func.signature().volatility != Volatility::Immutable {
-                        found = Some(f.func.name().to_owned());
-                        return Ok(TreeNodeRecursion::Stop);
-                    }
+                if let Expr::ScalarFunction(f) = e
+                    && f.func.signature().volatility != Volatility::Immutable
+                {
+                    found = Some(f.func.name().to_owned());
+                    return Ok(TreeNodeRecursion::Stop);
                 }
                 Ok(TreeNodeRecursion::Continue)
             })

@@ -48,9 +48,9 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
             .collect::<DfResult<_>>()?,
         "power" | "pow" | "sqrt" | "exp" | "ln" | "log" | "log10" | "log2" | "cbrt" | "sin" | "cos" | "tan"
         | "asin" | "acos" | "atan" | "atan2" | "degrees" | "radians" | "sinh" | "cosh" | "tanh" => {
-            args.into_iter().map(|a| numeric_to_float(a)).collect::<DfResult<_>>()?
+            args.into_iter().map(numeric_to_float).collect::<DfResult<_>>()?
         }
-        _ => args.into_iter().map(|a| any_arg(a)).collect::<DfResult<_>>()?,
+        _ => args.into_iter().map(any_arg).collect::<DfResult<_>>()?,
     };
     let call = with_args(&f, args);
     let t = call.get_type(schema)?;

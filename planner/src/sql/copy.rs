@@ -1,6 +1,13 @@
-//! COPY's options.
+//! COPY FROM STDIN: its grammar and options.
+
+use sqlparser::keywords::Keyword;
+use sqlparser::parser::{IsOptional, Parser, ParserError};
+use sqlparser::tokenizer::Token;
 
 use super::CopyFrom;
+use super::ast::{Copy, ExtStatement};
+use super::ext::{option_key, option_value, skip, word_is};
+use super::parse::ParseContext;
 use crate::plan::ObjectId;
 use crate::{PlanError, Result};
 
@@ -94,4 +101,82 @@ pub(super) fn options(table: ObjectId, columns: Vec<usize>, given: &[(String, Op
         quote,
         escape,
     })
+}
+
+/// Reads the statement.
+pub(super) fn copy(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
+    skip(p, 1);
+    if p.peek_token().token == Token::LParen {
+        return Err(PlanError::unsupported("COPY (query) TO is not supported")
+            .hint("Run the SELECT; psql's \\copy … TO needs COPY TO, use \\g with csv output instead."));
+    }
+    let table = p.parse_object_name(false).map_err(err)?;
+    let columns = p
+        .parse_parenthesized_column_list(IsOptional::Optional, false)
+        .map_err(err)?;
+    if p.parse_keyword(Keyword::TO) {
+        return Err(PlanError::unsupported("COPY TO is not supported")
+            .hint("Use SELECT; psql prints CSV with \\pset format csv."));
+    }
+    p.expect_keyword(Keyword::FROM).map_err(err)?;
+    if !word_is(p, "stdin") {
+        return Err(
+            PlanError::unsupported("COPY FROM a file or program on the server is not supported")
+                .hint("Use COPY … FROM STDIN, or psql's \\copy."),
+        );
+    }
+    skip(p, 1);
+    let options = copy_options(p, cx)?;
+    if word_is(p, "where") {
+        return Err(PlanError::unsupported("COPY … WHERE is not supported")
+            .hint("Copy into another table and use INSERT … SELECT."));
+    }
+    Ok(ExtStatement::Copy(Copy {
+        table,
+        columns,
+        options,
+    }))
+}
+
+/// `WITH (FORMAT csv, …)` or the old `CSV HEADER DELIMITER ','`.
+fn copy_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Vec<(String, Option<String>)>> {
+    let mut options = Vec::new();
+    let _noise = p.parse_keyword(Keyword::WITH);
+    if p.consume_token(&Token::LParen) {
+        loop {
+            let key = option_key(p, cx)?;
+            let value = match p.peek_token().token {
+                Token::Comma | Token::RParen => None,
+                _ => Some(option_value(p, cx)?),
+            };
+            options.push((key, value));
+            if p.consume_token(&Token::RParen) {
+                return Ok(options);
+            }
+            if !p.consume_token(&Token::Comma) {
+                return Err(cx.error_here(p));
+            }
+        }
+    }
+    while let Token::Word(w) = p.peek_token().token {
+        let word = w.value.to_lowercase();
+        match word.as_str() {
+            "csv" | "binary" => {
+                skip(p, 1);
+                options.push(("format".into(), Some(word)));
+            }
+            "header" | "freeze" => {
+                skip(p, 1);
+                options.push((word, None));
+            }
+            "delimiter" | "null" | "quote" | "escape" | "encoding" => {
+                skip(p, 1);
+                let _noise = p.parse_keyword(Keyword::AS);
+                options.push((word, Some(option_value(p, cx)?)));
+            }
+            _ => break,
+        }
+    }
+    Ok(options)
 }

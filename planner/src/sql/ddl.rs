@@ -13,7 +13,7 @@ use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
 use super::rewrite::Mode;
 use super::typing::typed;
-use super::{Binder, Statement, connectors, dml, types};
+use super::{Binder, Statement, assign, connectors, types};
 use crate::catalog::{CatalogObject, MaterializedViewDef, ObjectKind, SinkDef, SourceDef, TableDef, ViewDef};
 use crate::plan::{ObjectId, StreamPlan};
 use crate::{PlanError, Result};
@@ -155,7 +155,7 @@ impl Binder {
         let empty = DFSchema::empty();
         let bound = self.bind_expr(e, &empty, self.batch(), &[])?;
         let value = typed(bound, &empty).map_err(map_df_error)?;
-        dml::assign(value, field).map_err(|mut e| {
+        assign::assign(value, field).map_err(|mut e| {
             if e.code == "42804" {
                 e.message = e.message.replacen("but expression is", "but default expression is", 1);
             }

@@ -5,7 +5,7 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
 use sqlparser::tokenizer::Token;
 
-use super::ast::{Copy, CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, QueryText, SinkInput};
+use super::ast::{CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, QueryText, SinkInput};
 use super::parse::{ParseContext, parse_one, tokenize};
 use super::{Options, Parsed};
 use crate::{PlanError, Result};
@@ -18,7 +18,7 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
     let statement = match (first, second) {
         ("create", _) => return create(p, cx, &words),
         ("drop", _) => return drop(p, cx, &words),
-        ("copy", _) => copy(p, cx)?,
+        ("copy", _) => super::copy::copy(p, cx)?,
         ("explain", _) => return explain(p, cx).map(Some),
         ("prepare", "transaction") => return Err(unsupported_xact("PREPARE TRANSACTION")),
         ("prepare", _) => prepare(p, cx)?,
@@ -315,7 +315,7 @@ fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
     })
 }
 
-fn word_is(p: &Parser<'_>, word: &str) -> bool {
+pub(super) fn word_is(p: &Parser<'_>, word: &str) -> bool {
     matches!(&p.peek_token_ref().token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
 }
 
@@ -350,7 +350,7 @@ fn with_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
     }
 }
 
-fn option_key(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
+pub(super) fn option_key(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
     let mut key = String::new();
     loop {
         match &p.peek_token_ref().token {
@@ -366,7 +366,7 @@ fn option_key(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
     }
 }
 
-fn option_value(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
+pub(super) fn option_value(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<String> {
     let sign = if p.consume_token(&Token::Minus) { "-" } else { "" };
     let value = match &p.peek_token_ref().token {
         Token::Word(w) => w.value.clone(),
@@ -412,83 +412,6 @@ fn drop(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Opti
         names,
         cascade,
     })))
-}
-
-fn copy(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
-    let err = |e: ParserError| cx.error(e);
-    skip(p, 1);
-    if p.peek_token().token == Token::LParen {
-        return Err(PlanError::unsupported("COPY (query) TO is not supported")
-            .hint("Run the SELECT; psql's \\copy … TO needs COPY TO, use \\g with csv output instead."));
-    }
-    let table = p.parse_object_name(false).map_err(err)?;
-    let columns = p
-        .parse_parenthesized_column_list(IsOptional::Optional, false)
-        .map_err(err)?;
-    if p.parse_keyword(Keyword::TO) {
-        return Err(PlanError::unsupported("COPY TO is not supported")
-            .hint("Use SELECT; psql prints CSV with \\pset format csv."));
-    }
-    p.expect_keyword(Keyword::FROM).map_err(err)?;
-    if !word_is(p, "stdin") {
-        return Err(
-            PlanError::unsupported("COPY FROM a file or program on the server is not supported")
-                .hint("Use COPY … FROM STDIN, or psql's \\copy."),
-        );
-    }
-    skip(p, 1);
-    let options = copy_options(p, cx)?;
-    if word_is(p, "where") {
-        return Err(PlanError::unsupported("COPY … WHERE is not supported")
-            .hint("Copy into another table and use INSERT … SELECT."));
-    }
-    Ok(ExtStatement::Copy(Copy {
-        table,
-        columns,
-        options,
-    }))
-}
-
-/// `WITH (FORMAT csv, …)` or the old `CSV HEADER DELIMITER ','`.
-fn copy_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Vec<(String, Option<String>)>> {
-    let mut options = Vec::new();
-    let _noise = p.parse_keyword(Keyword::WITH);
-    if p.consume_token(&Token::LParen) {
-        loop {
-            let key = option_key(p, cx)?;
-            let value = match p.peek_token().token {
-                Token::Comma | Token::RParen => None,
-                _ => Some(option_value(p, cx)?),
-            };
-            options.push((key, value));
-            if p.consume_token(&Token::RParen) {
-                return Ok(options);
-            }
-            if !p.consume_token(&Token::Comma) {
-                return Err(cx.error_here(p));
-            }
-        }
-    }
-    while let Token::Word(w) = p.peek_token().token {
-        let word = w.value.to_lowercase();
-        match word.as_str() {
-            "csv" | "binary" => {
-                skip(p, 1);
-                options.push(("format".into(), Some(word)));
-            }
-            "header" | "freeze" => {
-                skip(p, 1);
-                options.push((word, None));
-            }
-            "delimiter" | "null" | "quote" | "escape" | "encoding" => {
-                skip(p, 1);
-                let _noise = p.parse_keyword(Keyword::AS);
-                options.push((word, Some(option_value(p, cx)?)));
-            }
-            _ => break,
-        }
-    }
-    Ok(options)
 }
 
 fn explain(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {

@@ -8,6 +8,7 @@
 //!   text ─ parse, ext ─▶ syntax tree ─ rewrite (names, literals, marks) ─▶ DataFusion's SQL planner ─ typing, operators, calls ─▶ plan
 //! ```
 
+mod assign;
 mod ast;
 mod bind;
 mod calls;
@@ -20,6 +21,7 @@ mod drop;
 mod errors;
 mod ext;
 pub mod functions;
+mod literals;
 mod names;
 mod operators;
 mod parse;
@@ -28,10 +30,12 @@ mod rewrite;
 mod session;
 mod state;
 mod statement;
+mod syntax;
 pub mod text;
 pub mod types;
 mod typing;
 mod unions;
+mod windows;
 
 #[cfg(test)]
 mod tests;

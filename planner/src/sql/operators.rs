@@ -428,7 +428,7 @@ fn arithmetic_types(l: &Typed, op: Operator, r: &Typed) -> Option<(DataType, Dat
     use DataType::{Date32, Float32, Float64, Int32};
     let (a, b) = match (&l.ty, &r.ty) {
         (None, None) => return None,
-        (Some(a), None) => return Some(unknown_beside(a, op, false)?),
+        (Some(a), None) => return unknown_beside(a, op, false),
         (None, Some(b)) => return unknown_beside(b, op, true).map(|(b, a)| (a, b)),
         (Some(a), Some(b)) => (signed(a), signed(b)),
     };
@@ -507,10 +507,10 @@ pub(super) fn negate(t: Typed) -> Result<Expr> {
         Some(ty) if is_number(ty) || ty == &interval() => {
             let ty = signed(ty);
             let e = coerce(t, &ty)?;
-            if let Expr::Literal(v, _) = &e {
-                if let Ok(n) = v.arithmetic_negate() {
-                    return Ok(Expr::Literal(n, None));
-                }
+            if let Expr::Literal(v, _) = &e
+                && let Ok(n) = v.arithmetic_negate()
+            {
+                return Ok(Expr::Literal(n, None));
             }
             call("pg_neg", vec![e]).map_err(super::errors::map_df_error)
         }

@@ -257,13 +257,13 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
                     *top = 0;
                 }
             }
-            Token::Word(w) if w.quote_style.is_none() => {
-                if ["and", "or", "not", "union", "except", "intersect", "join", "case"]
-                    .iter()
-                    .any(|k| w.value.eq_ignore_ascii_case(k))
-                {
-                    bump(&mut chains, &mut total);
-                }
+            Token::Word(w)
+                if w.quote_style.is_none()
+                    && ["and", "or", "not", "union", "except", "intersect", "join", "case"]
+                        .iter()
+                        .any(|k| w.value.eq_ignore_ascii_case(k)) =>
+            {
+                bump(&mut chains, &mut total);
             }
             Token::Plus
             | Token::Minus

@@ -93,10 +93,8 @@ impl ContextProvider for Provider<'_> {
     fn get_table_source(&self, name: TableReference) -> DfResult<Arc<dyn TableSource>> {
         let (schema, table) = (name.schema().map(str::to_owned), name.table().to_owned());
         let user = matches!(schema.as_deref(), None | Some("public"));
-        if user {
-            if let Some(o) = self.binder.catalog.by_name(&table) {
-                return self.object(o);
-            }
+        if user && let Some(o) = self.binder.catalog.by_name(&table) {
+            return self.object(o);
         }
         if let Some(provider) = self.binder.system.table(schema.as_deref(), &table) {
             if self.mode == Mode::Streaming {

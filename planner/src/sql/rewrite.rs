@@ -15,15 +15,17 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    self, BinaryOperator, CastKind, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
-    Ident, JoinConstraint, JoinOperator, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, SetExpr,
-    TableAlias, TableFactor, TimezoneInfo, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut, WindowType,
+    self, BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr, Ident,
+    JoinConstraint, JoinOperator, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, SetExpr,
+    TableFactor, TimezoneInfo, Value, ValueWithSpan, VisitMut, VisitorMut, WindowType,
 };
 
 use super::ext::{fold, object_name};
+use super::literals::{frame_numbers, interval_text, number_literal, row_comparison, unary};
 use super::names::{MARK, column_name};
-use super::typing::{CONDITION, TYPED};
+use super::syntax::{cast, condition, function, keep_number, null, string, typed};
 use super::unions::has_set_operation;
+use super::windows::table_factor;
 use crate::{PlanError, Result};
 
 /// What a query is bound for.
@@ -69,46 +71,6 @@ fn flow(r: Result<()>) -> Flow {
         Ok(()) => ControlFlow::Continue(()),
         Err(e) => ControlFlow::Break(e),
     }
-}
-
-fn null() -> Expr {
-    Expr::Value(ValueWithSpan::from(Value::Null))
-}
-
-fn string(s: &str) -> Expr {
-    Expr::Value(ValueWithSpan::from(Value::SingleQuotedString(s.to_owned())))
-}
-
-fn mark(e: Expr, op: [&str; 2], right: Expr) -> Expr {
-    Expr::BinaryOp {
-        left: Box::new(Expr::Nested(Box::new(e))),
-        op: BinaryOperator::PGCustomBinaryOperator(op.iter().map(|s| (*s).to_owned()).collect()),
-        right: Box::new(right),
-    }
-}
-
-/// Marks an expression, unless it is a plain column or a marked one.
-fn typed(e: Expr) -> Expr {
-    match &e {
-        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => e,
-        Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) | Expr::Tuple(_) => e,
-        _ => mark(e, TYPED, null()),
-    }
-}
-
-fn condition(e: Expr, clause: &str) -> Expr {
-    mark(e, CONDITION, string(clause))
-}
-
-/// A bare number means a position (ORDER BY, GROUP BY) or a count (LIMIT): it keeps its plain form.
-fn keep_number(e: &mut Expr) -> bool {
-    if let Expr::Value(v) = e {
-        if let Value::Number(_, plain) = &mut v.value {
-            *plain = true;
-            return true;
-        }
-    }
-    false
 }
 
 /// LIMIT and OFFSET are bigint.
@@ -170,22 +132,22 @@ fn prepare_query(q: &mut Query) -> Result<()> {
         return Err(PlanError::unsupported("SELECT … FOR UPDATE/SHARE is not supported")
             .hint("Transactions detect conflicting writes by themselves; retry on error 40001."));
     }
-    if let Some(with) = &q.with {
-        if with.recursive {
-            return Err(PlanError::unsupported("WITH RECURSIVE is not supported")
-                .hint("Unroll the recursion to a fixed depth with joins."));
-        }
+    if let Some(with) = &q.with
+        && with.recursive
+    {
+        return Err(PlanError::unsupported("WITH RECURSIVE is not supported")
+            .hint("Unroll the recursion to a fixed depth with joins."));
     }
     for cte in q.with.iter_mut().flat_map(|w| &mut w.cte_tables) {
         // As a derived table, so that the types of its branches are settled like one's.
         if has_set_operation(&cte.query) {
             let inner = cte.query.clone();
             let mut outer = super::parse::parse_query("SELECT * FROM (SELECT 1) AS c")?;
-            if let SetExpr::Select(s) = outer.body.as_mut() {
-                if let Some(TableFactor::Derived { subquery, .. }) = s.from.first_mut().map(|f| &mut f.relation) {
-                    *subquery = inner;
-                    cte.query = outer;
-                }
+            if let SetExpr::Select(s) = outer.body.as_mut()
+                && let Some(TableFactor::Derived { subquery, .. }) = s.from.first_mut().map(|f| &mut f.relation)
+            {
+                *subquery = inner;
+                cte.query = outer;
             }
         }
     }
@@ -347,171 +309,6 @@ fn name_columns(s: &mut Select) {
     }
 }
 
-fn table_factor(t: &mut TableFactor) -> Result<()> {
-    if let TableFactor::Derived { alias: None, .. } = t {
-        return Err(PlanError::new("42601", "subquery in FROM must have an alias")
-            .hint("For example, FROM (SELECT ...) [AS] foo."));
-    }
-    let TableFactor::Table {
-        name,
-        alias,
-        args: Some(args),
-        ..
-    } = t
-    else {
-        return Ok(());
-    };
-    let (_, function) = object_name(name)?;
-    match function.as_str() {
-        "tumble" => {
-            *t = tumble(&args.args, alias.take())?;
-            Ok(())
-        }
-        "hop" | "session" => Err(PlanError::unsupported(format!(
-            "{} windows are not supported",
-            function.to_uppercase()
-        ))
-        .hint("Use TUMBLE, or GROUP BY date_bin(…).")),
-        "generate_series" => {
-            *t = series(&args.args, alias.take());
-            Ok(())
-        }
-        "unnest" | "range" | "pg_series" => Ok(()),
-        _ => Err(
-            PlanError::unsupported(format!("function {function} in FROM is not supported"))
-                .hint("TUMBLE and generate_series may stand there."),
-        ),
-    }
-}
-
-/// The function that replaces `generate_series` in FROM; DataFusion's names its column otherwise.
-fn series(args: &[FunctionArg], alias: Option<TableAlias>) -> TableFactor {
-    let mut alias = alias.unwrap_or_else(|| table_alias("generate_series"));
-    if alias.columns.is_empty() {
-        alias.columns.push(ast::TableAliasColumnDef {
-            name: alias.name.clone(),
-            data_type: None,
-        });
-    }
-    TableFactor::Table {
-        name: ObjectName::from(vec![Ident::new("pg_series")]),
-        alias: Some(alias),
-        args: Some(ast::TableFunctionArgs {
-            args: args.to_vec(),
-            settings: None,
-        }),
-        with_hints: Vec::new(),
-        version: None,
-        with_ordinality: false,
-        partitions: Vec::new(),
-        json_path: None,
-        sample: None,
-        index_hints: Vec::new(),
-    }
-}
-
-fn table_alias(name: &str) -> TableAlias {
-    TableAlias {
-        explicit: true,
-        name: Ident::with_quote('"', name),
-        columns: Vec::new(),
-        at: None,
-    }
-}
-
-fn tumble(args: &[FunctionArg], alias: Option<TableAlias>) -> Result<TableFactor> {
-    let usage = || {
-        PlanError::new(
-            "42883",
-            "TUMBLE takes a relation, a time column, an interval and, if wanted, an offset interval",
-        )
-        .hint("Write TUMBLE(bid, date_time, INTERVAL '10 seconds').")
-    };
-    let mut exprs = Vec::new();
-    for a in args {
-        match a {
-            FunctionArg::Unnamed(FunctionArgExpr::Expr(e)) => exprs.push(e.clone()),
-            _ => return Err(usage()),
-        }
-    }
-    let (relation, column, width, offset) = match exprs.as_slice() {
-        [r, c, w] => (r, c, w, None),
-        [r, c, w, o] => (r, c, w, Some(o)),
-        _ => return Err(usage()),
-    };
-    let name = match relation {
-        Expr::Identifier(i) => ObjectName::from(vec![i.clone()]),
-        Expr::CompoundIdentifier(parts) => ObjectName::from(parts.clone()),
-        _ => return Err(usage()),
-    };
-    let (_, bare) = object_name(&name)?;
-    let epoch = string("1970-01-01 00:00:00");
-    let binary = |l: Expr, op: BinaryOperator, r: Expr| Expr::BinaryOp {
-        left: Box::new(l),
-        op,
-        right: Box::new(r),
-    };
-    let origin = match offset {
-        None => epoch,
-        Some(o) => binary(
-            cast(epoch, ast::DataType::Timestamp(None, TimezoneInfo::None)),
-            BinaryOperator::Plus,
-            o.clone(),
-        ),
-    };
-    let start = function("date_bin", vec![width.clone(), column.clone(), origin]);
-    let end = binary(start.clone(), BinaryOperator::Plus, width.clone());
-    let mut query = super::parse::parse_query("SELECT *, 1 AS window_start, 2 AS window_end FROM t")?;
-    if let SetExpr::Select(s) = query.body.as_mut() {
-        for (item, e) in s.projection.iter_mut().skip(1).zip([start, end]) {
-            if let SelectItem::ExprWithAlias { expr, .. } = item {
-                *expr = e;
-            }
-        }
-        if let Some(from) = s.from.first_mut() {
-            if let TableFactor::Table { name: n, .. } = &mut from.relation {
-                *n = name;
-            }
-        }
-    }
-    Ok(TableFactor::Derived {
-        lateral: false,
-        subquery: query,
-        alias: Some(alias.unwrap_or_else(|| table_alias(&bare))),
-        sample: None,
-    })
-}
-
-fn function(name: &str, args: Vec<Expr>) -> Expr {
-    Expr::Function(Function {
-        name: ObjectName::from(vec![Ident::new(name)]),
-        uses_odbc_syntax: false,
-        parameters: FunctionArguments::None,
-        args: FunctionArguments::List(ast::FunctionArgumentList {
-            duplicate_treatment: None,
-            args: args
-                .into_iter()
-                .map(|e| FunctionArg::Unnamed(FunctionArgExpr::Expr(e)))
-                .collect(),
-            clauses: Vec::new(),
-        }),
-        filter: None,
-        null_treatment: None,
-        over: None,
-        within_group: Vec::new(),
-    })
-}
-
-fn cast(e: Expr, data_type: ast::DataType) -> Expr {
-    Expr::Cast {
-        kind: CastKind::Cast,
-        expr: Box::new(e),
-        data_type,
-        array: false,
-        format: None,
-    }
-}
-
 impl Rewriter {
     fn before(&mut self, e: &mut Expr) -> Result<()> {
         match e {
@@ -562,12 +359,11 @@ impl Rewriter {
             }
             Expr::Cast { expr, .. } => {
                 // A scientific literal is read by the target's own rules, so `1e300::float8` need not be a numeric first.
-                if let Expr::Value(v) = expr.as_mut() {
-                    if let Value::Number(n, false) = &v.value {
-                        if n.contains(['e', 'E']) {
-                            v.value = Value::SingleQuotedString(n.clone());
-                        }
-                    }
+                if let Expr::Value(v) = expr.as_mut()
+                    && let Value::Number(n, false) = &v.value
+                    && n.contains(['e', 'E'])
+                {
+                    v.value = Value::SingleQuotedString(n.clone());
                 }
             }
             _ => {}
@@ -578,21 +374,23 @@ impl Rewriter {
     fn function(&mut self, e: &mut Expr) -> Result<()> {
         let Expr::Function(f) = e else { return Ok(()) };
         let (schema, name) = object_name(&f.name)?;
-        if f.over.is_none() && f.filter.is_none() {
-            if let Some(moment) = Moment::of(&name) {
-                *e = self.moment(&name, moment)?;
-                return Ok(());
-            }
+        if f.over.is_none()
+            && f.filter.is_none()
+            && let Some(moment) = Moment::of(&name)
+        {
+            *e = self.moment(&name, moment)?;
+            return Ok(());
         }
-        if name == "mod" && f.over.is_none() {
-            if let Some((a, b)) = two_arguments(f) {
-                *e = Expr::Nested(Box::new(Expr::BinaryOp {
-                    left: Box::new(Expr::Nested(Box::new(a))),
-                    op: BinaryOperator::Modulo,
-                    right: Box::new(Expr::Nested(Box::new(b))),
-                }));
-                return Ok(());
-            }
+        if name == "mod"
+            && f.over.is_none()
+            && let Some((a, b)) = two_arguments(f)
+        {
+            *e = Expr::Nested(Box::new(Expr::BinaryOp {
+                left: Box::new(Expr::Nested(Box::new(a))),
+                op: BinaryOperator::Modulo,
+                right: Box::new(Expr::Nested(Box::new(b))),
+            }));
+            return Ok(());
         }
         if name == "variance" {
             f.name = ObjectName::from(vec![Ident::new("var_samp")]);
@@ -686,61 +484,6 @@ fn catalog_operator(op: &str) -> Result<BinaryOperator> {
     })
 }
 
-/// `INTERVAL '10' SECOND` as the text `10 SECOND`.
-fn interval_text(i: &ast::Interval) -> Result<Option<String>> {
-    let Expr::Value(v) = i.value.as_ref() else {
-        return Ok(None);
-    };
-    let Value::SingleQuotedString(text) = &v.value else {
-        return Ok(None);
-    };
-    if i.last_field.is_some() || i.leading_precision.is_some() || i.fractional_seconds_precision.is_some() {
-        return Err(
-            PlanError::unsupported("interval fields with ranges or precision are not supported")
-                .hint("Write the units into the text: INTERVAL '1 day 2 hours'."),
-        );
-    }
-    Ok(Some(match &i.leading_field {
-        Some(unit) if text.trim().parse::<f64>().is_ok() => format!("{text} {}", unit.to_string().to_lowercase()),
-        _ => text.clone(),
-    }))
-}
-
-/// `-5` is one literal; other operands go through typed functions.
-fn unary(op: UnaryOperator, operand: Expr) -> Expr {
-    match (op, operand) {
-        (
-            UnaryOperator::Minus,
-            Expr::Value(ValueWithSpan {
-                value: Value::Number(n, false),
-                ..
-            }),
-        ) if !n.starts_with('-') => Expr::Value(Value::Number(format!("-{n}"), false).into()),
-        (UnaryOperator::Minus, e) => function("pg_neg", vec![e]),
-        (UnaryOperator::Plus, e) => e,
-        (UnaryOperator::Not, e) => Expr::UnaryOp {
-            op,
-            expr: Box::new(Expr::Nested(Box::new(condition(e, "NOT")))),
-        },
-        (op, e) => Expr::UnaryOp { op, expr: Box::new(e) },
-    }
-}
-
-/// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down.
-fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
-    let Some(frame) = &mut spec.window_frame else { return };
-    let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
-    for bound in bounds {
-        if let ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e)) = bound {
-            if let Expr::Value(v) = e.as_mut() {
-                if let Value::Number(_, plain) = &mut v.value {
-                    *plain = mark;
-                }
-            }
-        }
-    }
-}
-
 fn two_arguments(f: &mut Function) -> Option<(Expr, Expr)> {
     let FunctionArguments::List(list) = &mut f.args else {
         return None;
@@ -752,77 +495,4 @@ fn two_arguments(f: &mut Function) -> Option<(Expr, Expr)> {
         ] => Some((std::mem::replace(a, null()), std::mem::replace(b, null()))),
         _ => None,
     }
-}
-
-/// `(a, b) = (c, d)`.
-fn row_comparison(l: &[Expr], op: &BinaryOperator, r: &[Expr]) -> Result<Expr> {
-    if l.len() != r.len() {
-        return Err(PlanError::new("42601", "unequal number of entries in row expressions"));
-    }
-    let join = if matches!(op, BinaryOperator::Eq) {
-        BinaryOperator::And
-    } else {
-        BinaryOperator::Or
-    };
-    let mut pairs = l.iter().zip(r).map(|(a, b)| Expr::BinaryOp {
-        left: Box::new(Expr::Nested(Box::new(a.clone()))),
-        op: op.clone(),
-        right: Box::new(Expr::Nested(Box::new(b.clone()))),
-    });
-    let Some(first) = pairs.next() else {
-        return Err(PlanError::new("42601", "cannot compare rows of zero length"));
-    };
-    let all = pairs.fold(first, |acc, p| Expr::BinaryOp {
-        left: Box::new(acc),
-        op: join.clone(),
-        right: Box::new(p),
-    });
-    Ok(Expr::Nested(Box::new(all)))
-}
-
-/// A bare number: int4 if it fits, else int8, else numeric with its own digits.
-fn number_literal(e: &mut Expr) -> Result<()> {
-    let Expr::Value(v) = e else { return Ok(()) };
-    let Value::Number(text, plain) = &mut v.value else {
-        return Ok(());
-    };
-    if *plain {
-        return Ok(());
-    }
-    let digits: String = text.chars().filter(|c| *c != '_').collect();
-    *plain = true;
-    match digits.parse::<i64>() {
-        Ok(n) if i32::try_from(n).is_ok() => {
-            let number = std::mem::replace(e, null());
-            *e = cast(number, ast::DataType::Int4(None));
-        }
-        Ok(_) => {}
-        Err(_) => *e = cast(string(&digits), numeric_of(&digits)?),
-    }
-    Ok(())
-}
-
-/// The numeric type whose scale is that of a literal as written.
-fn numeric_of(text: &str) -> Result<ast::DataType> {
-    let body = text.trim_start_matches(['-', '+']);
-    let (mantissa, exponent) = match body.split_once(['e', 'E']) {
-        Some((m, x)) => (m, x.parse::<i64>().map_err(|_| super::text::numeric_overflow())?),
-        None => (body, 0),
-    };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let length = |s: &str| i64::try_from(s.len()).unwrap_or(i64::MAX);
-    let scale = (length(fraction) - exponent).max(0);
-    let whole = (length(whole.trim_start_matches('0')) + exponent).max(0);
-    let precision = (whole + scale).max(1);
-    if precision > i64::from(super::types::DECLARED_PRECISION_MAX) {
-        if whole > 38 || scale > 38 {
-            return Err(super::text::numeric_overflow()
-                .detail("numeric holds 38 digits before and 38 digits after the decimal point"));
-        }
-        return Ok(ast::DataType::Numeric(ast::ExactNumberInfo::None));
-    }
-    let precision = u64::try_from(precision).unwrap_or(1);
-    Ok(ast::DataType::Numeric(ast::ExactNumberInfo::PrecisionAndScale(
-        precision, scale,
-    )))
 }

@@ -12,11 +12,12 @@ use crate::{PlanError, Result};
 pub(super) fn set(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
     skip(p, 1);
     let mut local = false;
-    if let Some(scope) = word(p) {
-        if (scope == "session" || scope == "local") && !matches!(p.peek_nth_token(1).token, Token::Eq) {
-            local = scope == "local";
-            skip(p, 1);
-        }
+    if let Some(scope) = word(p)
+        && (scope == "session" || scope == "local")
+        && !matches!(p.peek_nth_token(1).token, Token::Eq)
+    {
+        local = scope == "local";
+        skip(p, 1);
     }
     let first = word(p).ok_or_else(|| cx.error_here(p))?;
     let second = word_at(p, 1);

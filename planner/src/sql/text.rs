@@ -298,7 +298,7 @@ pub fn format_bytea(v: &[u8]) -> String {
 pub fn parse_bytea(s: &str) -> Parse<Vec<u8>> {
     if let Some(hex) = s.strip_prefix("\\x") {
         let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-        if digits.len() % 2 != 0 {
+        if !digits.len().is_multiple_of(2) {
             return Err(Failure::Syntax);
         }
         let nibble = |b: u8| {

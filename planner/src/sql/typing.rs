@@ -34,14 +34,14 @@ impl ExprPlanner for PgExprPlanner {
             if parts == &TYPED {
                 return type_expr(raw.left, schema).map(PlannerResult::Planned);
             }
-            if parts == &super::dml::ASSIGN {
+            if parts == &super::assign::ASSIGN {
                 let column = match &raw.right {
-                    Expr::Literal(ScalarValue::Utf8(Some(s)), _) => super::dml::parse_target(s),
+                    Expr::Literal(ScalarValue::Utf8(Some(s)), _) => super::assign::parse_target(s),
                     _ => None,
                 };
                 let column = column.ok_or_else(|| external(PlanError::internal("assignment without a column")))?;
                 let typed = typed(type_expr(raw.left, schema)?, schema)?;
-                return df(super::dml::assign(typed, &column)).map(PlannerResult::Planned);
+                return df(super::assign::assign(typed, &column)).map(PlannerResult::Planned);
             }
             if parts == &CONDITION {
                 let clause = match &raw.right {
@@ -242,16 +242,16 @@ impl Typer<'_> {
         let mut all = vec![x.ty.clone()];
         all.extend(items.iter().map(|i| i.ty.clone()));
         for i in &items {
-            if let (Some(a), Some(b)) = (&x.ty, &i.ty) {
-                if operators::pair_type(a, b).is_none() {
-                    return Err(external(
+            if let (Some(a), Some(b)) = (&x.ty, &i.ty)
+                && operators::pair_type(a, b).is_none()
+            {
+                return Err(external(
                         PlanError::new(
                             "42883",
                             format!("operator does not exist: {} = {}", types::base_name(a), types::base_name(b)),
                         )
                         .hint("No operator matches the given name and argument types. You might need to add explicit type casts."),
                     ));
-                }
             }
         }
         let target = df(common_type(&all, "IN"))?;
@@ -294,14 +294,14 @@ impl Typer<'_> {
         let l = self.typed(*like.expr)?;
         let r = self.typed(*like.pattern)?;
         for t in [&l, &r] {
-            if let Some(ty) = &t.ty {
-                if !operators::is_text(ty) {
-                    let name = |t: &Typed| t.ty.as_ref().map_or("unknown", types::base_name);
-                    return Err(external(
+            if let Some(ty) = &t.ty
+                && !operators::is_text(ty)
+            {
+                let name = |t: &Typed| t.ty.as_ref().map_or("unknown", types::base_name);
+                return Err(external(
                         PlanError::new("42883", format!("operator does not exist: {} {op} {}", name(&l), name(&r)))
                             .hint("No operator matches the given name and argument types. You might need to add explicit type casts."),
                     ));
-                }
             }
         }
         let (l, mut r) = (df(coerce(l, &DataType::Utf8))?, df(coerce(r, &DataType::Utf8))?);

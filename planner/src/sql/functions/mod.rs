@@ -9,6 +9,7 @@ pub mod cast;
 pub mod math;
 pub mod string;
 pub mod time;
+mod to_char;
 
 use std::any::Any;
 use std::fmt;
@@ -107,10 +108,10 @@ impl ScalarUDFImpl for PgFunction {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
         let all_scalar = args.args.iter().all(|a| matches!(a, ColumnarValue::Scalar(_)));
-        if let (Some(fast), false) = (self.fast, all_scalar) {
-            if let Some(out) = fast(&args.args, args.return_field.data_type()) {
-                return out.map(ColumnarValue::Array).map_err(external);
-            }
+        if let (Some(fast), false) = (self.fast, all_scalar)
+            && let Some(out) = fast(&args.args, args.return_field.data_type())
+        {
+            return out.map(ColumnarValue::Array).map_err(external);
         }
         let rows = if all_scalar { 1 } else { args.number_rows };
         let arrays = args

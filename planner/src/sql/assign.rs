@@ -1,0 +1,134 @@
+//! Values assigned to columns: assignment casts, and literals that take their column's type.
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::Expr;
+use sqlparser::ast::{self, BinaryOperator, Value};
+
+use super::errors::map_df_error;
+use super::functions::call;
+use super::operators::{self, Typed, coerce};
+use super::types;
+use crate::{PlanError, Result};
+
+/// Marks a SET expression; the right operand tells the column (see [`target_text`]).
+pub(super) const ASSIGN: [&str; 2] = ["levee", "assign"];
+
+/// A column that is assigned to, as a literal that the typing hook can read.
+pub(super) fn target_text(f: &Field) -> String {
+    let length = types::varchar_length(f).map_or_else(String::new, |n| n.to_string());
+    format!("{}\u{1}{}\u{1}{}", f.data_type(), length, f.name())
+}
+
+/// The column of [`target_text`].
+pub(super) fn parse_target(text: &str) -> Option<Field> {
+    let mut parts = text.splitn(3, '\u{1}');
+    let t: DataType = parts.next()?.parse().ok()?;
+    let length = parts.next()?;
+    let field = Field::new(parts.next()?, t, true);
+    Some(if length.is_empty() {
+        field
+    } else {
+        field.with_metadata([(types::META_LENGTH.to_owned(), length.to_owned())].into())
+    })
+}
+
+/// An expression as a value of a column, in assignment context.
+///
+/// # Errors
+/// 42804 where PostgreSQL has no assignment cast; literals that are not of the type.
+pub(super) fn assign(t: Typed, column: &Field) -> Result<Expr> {
+    let target = column.data_type();
+    if let Some(from) = &t.ty {
+        let ok = from == target
+            || operators::is_text(target)
+            || (operators::is_number(from) && operators::is_number(target))
+            || operators::pair_type(from, target).is_some();
+        if !ok || (operators::is_text(from) && !operators::is_text(target)) {
+            return Err(PlanError::new(
+                "42804",
+                format!(
+                    "column \"{}\" is of type {} but expression is of type {}",
+                    column.name(),
+                    types::pg_type_name(&Field::new("", target.clone(), true)),
+                    types::base_name(from)
+                ),
+            )
+            .hint("You will need to rewrite or cast the expression."));
+        }
+    }
+    let e = coerce(t, target)?;
+    match types::varchar_length(column) {
+        Some(n) => {
+            if let Expr::Literal(ScalarValue::Utf8(Some(s)), _) = &e
+                && s.len() <= n
+            {
+                return Ok(e);
+            }
+            let n = Expr::Literal(ScalarValue::Int64(i64::try_from(n).ok()), None);
+            let implicit = Expr::Literal(ScalarValue::Boolean(Some(false)), None);
+            call("pg_varchar", vec![e, n, implicit]).map_err(map_df_error)
+        }
+        None => Ok(e),
+    }
+}
+
+/// The value of a literal cell, without a detour through the planner: most of what INSERT brings. `None`: not so simple.
+pub(super) fn plain_literal(cell: &ast::Expr, column: &Field) -> Result<Option<Expr>> {
+    let target = column.data_type();
+    let (value, minus) = match cell {
+        ast::Expr::Value(v) => (&v.value, false),
+        ast::Expr::UnaryOp {
+            op: ast::UnaryOperator::Minus,
+            expr,
+        } => match expr.as_ref() {
+            ast::Expr::Value(v) if matches!(v.value, Value::Number(..)) => (&v.value, true),
+            _ => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
+    let literal = match value {
+        Value::Null => ScalarValue::Null,
+        Value::SingleQuotedString(s) => ScalarValue::Utf8(Some(s.clone())),
+        Value::Number(n, _) if target == &DataType::Int32 || target == &DataType::Int64 => {
+            let text = if minus { format!("-{n}") } else { n.clone() };
+            match text.parse::<i64>() {
+                Ok(v) => ScalarValue::Int64(Some(v)),
+                Err(_) => return Ok(None),
+            }
+        }
+        Value::Number(n, _)
+            if (target.is_floating() || target.is_decimal()) && n.bytes().all(|b| b.is_ascii_digit() || b == b'.') =>
+        {
+            ScalarValue::Utf8(Some(if minus { format!("-{n}") } else { n.clone() }))
+        }
+        _ => return Ok(None),
+    };
+    let typed = match &literal {
+        ScalarValue::Int64(_) => Typed::new(Expr::Literal(literal.clone(), None), DataType::Int64),
+        _ => Typed {
+            expr: Expr::Literal(literal, None),
+            ty: None,
+        },
+    };
+    match assign(typed, column) {
+        Err(e) if target.is_numeric() && e.code == "22003" && !matches!(value, Value::SingleQuotedString(_)) => {
+            // The general path words the overflow of a number, this one would that of a text.
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
+}
+
+/// A string, NULL or parameter.
+pub(super) fn untyped(e: &ast::Expr) -> bool {
+    matches!(e, ast::Expr::Value(v) if !matches!(v.value, Value::Number(..)))
+}
+
+pub(super) fn mark_assign(e: ast::Expr, column: &Field) -> ast::Expr {
+    ast::Expr::BinaryOp {
+        left: Box::new(ast::Expr::Nested(Box::new(e))),
+        op: BinaryOperator::PGCustomBinaryOperator(ASSIGN.iter().map(|s| (*s).to_owned()).collect()),
+        right: Box::new(ast::Expr::Value(Value::SingleQuotedString(target_text(column)).into())),
+    }
+}

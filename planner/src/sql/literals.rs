@@ -1,0 +1,133 @@
+//! Literals and small expressions: number and interval literals with PostgreSQL's types, signs, rows, frame offsets.
+
+use sqlparser::ast::{self, BinaryOperator, Expr, UnaryOperator, Value, ValueWithSpan};
+
+use super::syntax::{cast, condition, function, null, string};
+use crate::{PlanError, Result};
+
+/// `INTERVAL '10' SECOND` as the text `10 SECOND`.
+pub(super) fn interval_text(i: &ast::Interval) -> Result<Option<String>> {
+    let Expr::Value(v) = i.value.as_ref() else {
+        return Ok(None);
+    };
+    let Value::SingleQuotedString(text) = &v.value else {
+        return Ok(None);
+    };
+    if i.last_field.is_some() || i.leading_precision.is_some() || i.fractional_seconds_precision.is_some() {
+        return Err(
+            PlanError::unsupported("interval fields with ranges or precision are not supported")
+                .hint("Write the units into the text: INTERVAL '1 day 2 hours'."),
+        );
+    }
+    Ok(Some(match &i.leading_field {
+        Some(unit) if text.trim().parse::<f64>().is_ok() => format!("{text} {}", unit.to_string().to_lowercase()),
+        _ => text.clone(),
+    }))
+}
+
+/// `-5` is one literal; other operands go through typed functions.
+pub(super) fn unary(op: UnaryOperator, operand: Expr) -> Expr {
+    match (op, operand) {
+        (
+            UnaryOperator::Minus,
+            Expr::Value(ValueWithSpan {
+                value: Value::Number(n, false),
+                ..
+            }),
+        ) if !n.starts_with('-') => Expr::Value(Value::Number(format!("-{n}"), false).into()),
+        (UnaryOperator::Minus, e) => function("pg_neg", vec![e]),
+        (UnaryOperator::Plus, e) => e,
+        (UnaryOperator::Not, e) => Expr::UnaryOp {
+            op,
+            expr: Box::new(Expr::Nested(Box::new(condition(e, "NOT")))),
+        },
+        (op, e) => Expr::UnaryOp { op, expr: Box::new(e) },
+    }
+}
+
+/// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down.
+pub(super) fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
+    let Some(frame) = &mut spec.window_frame else { return };
+    let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
+    for bound in bounds {
+        if let ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e)) = bound
+            && let Expr::Value(v) = e.as_mut()
+            && let Value::Number(_, plain) = &mut v.value
+        {
+            *plain = mark;
+        }
+    }
+}
+
+/// `(a, b) = (c, d)`.
+pub(super) fn row_comparison(l: &[Expr], op: &BinaryOperator, r: &[Expr]) -> Result<Expr> {
+    if l.len() != r.len() {
+        return Err(PlanError::new("42601", "unequal number of entries in row expressions"));
+    }
+    let join = if matches!(op, BinaryOperator::Eq) {
+        BinaryOperator::And
+    } else {
+        BinaryOperator::Or
+    };
+    let mut pairs = l.iter().zip(r).map(|(a, b)| Expr::BinaryOp {
+        left: Box::new(Expr::Nested(Box::new(a.clone()))),
+        op: op.clone(),
+        right: Box::new(Expr::Nested(Box::new(b.clone()))),
+    });
+    let Some(first) = pairs.next() else {
+        return Err(PlanError::new("42601", "cannot compare rows of zero length"));
+    };
+    let all = pairs.fold(first, |acc, p| Expr::BinaryOp {
+        left: Box::new(acc),
+        op: join.clone(),
+        right: Box::new(p),
+    });
+    Ok(Expr::Nested(Box::new(all)))
+}
+
+/// A bare number: int4 if it fits, else int8, else numeric with its own digits.
+pub(super) fn number_literal(e: &mut Expr) -> Result<()> {
+    let Expr::Value(v) = e else { return Ok(()) };
+    let Value::Number(text, plain) = &mut v.value else {
+        return Ok(());
+    };
+    if *plain {
+        return Ok(());
+    }
+    let digits: String = text.chars().filter(|c| *c != '_').collect();
+    *plain = true;
+    match digits.parse::<i64>() {
+        Ok(n) if i32::try_from(n).is_ok() => {
+            let number = std::mem::replace(e, null());
+            *e = cast(number, ast::DataType::Int4(None));
+        }
+        Ok(_) => {}
+        Err(_) => *e = cast(string(&digits), numeric_of(&digits)?),
+    }
+    Ok(())
+}
+
+/// The numeric type whose scale is that of a literal as written.
+pub(super) fn numeric_of(text: &str) -> Result<ast::DataType> {
+    let body = text.trim_start_matches(['-', '+']);
+    let (mantissa, exponent) = match body.split_once(['e', 'E']) {
+        Some((m, x)) => (m, x.parse::<i64>().map_err(|_| super::text::numeric_overflow())?),
+        None => (body, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let length = |s: &str| i64::try_from(s.len()).unwrap_or(i64::MAX);
+    let scale = (length(fraction) - exponent).max(0);
+    let whole = (length(whole.trim_start_matches('0')) + exponent).max(0);
+    let precision = (whole + scale).max(1);
+    if precision > i64::from(super::types::DECLARED_PRECISION_MAX) {
+        if whole > 38 || scale > 38 {
+            return Err(super::text::numeric_overflow()
+                .detail("numeric holds 38 digits before and 38 digits after the decimal point"));
+        }
+        return Ok(ast::DataType::Numeric(ast::ExactNumberInfo::None));
+    }
+    let precision = u64::try_from(precision).unwrap_or(1);
+    Ok(ast::DataType::Numeric(ast::ExactNumberInfo::PrecisionAndScale(
+        precision, scale,
+    )))
+}
