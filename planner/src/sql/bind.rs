@@ -10,7 +10,7 @@ use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::expr::Placeholder;
-use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Volatility};
+use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Projection, Volatility};
 use datafusion::sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use sqlparser::ast;
 
@@ -82,6 +82,7 @@ impl Binder {
         let plan = planner
             .sql_statement_to_plan_with_context(statement, &mut context)
             .map_err(map_df_error)?;
+        let plan = steady_sorts(plan)?;
         let plan = super::unions::settle(plan).map_err(map_df_error)?;
         let plan = type_placeholders(plan)?;
         refuse_arrays(&plan)?;
@@ -251,6 +252,35 @@ pub fn bind_params(plan: LogicalPlan, values: &[ScalarValue]) -> Result<LogicalP
     }
     let values = ParamValues::from(values.to_vec());
     plan.replace_params_with_values(&values).map_err(map_df_error)
+}
+
+/// ORDER BY of columns that are not selected makes DataFusion append them to the projection below the sort, in the order of a hash
+/// set. Here they get the order of their names, so that a statement always has the same plan.
+fn steady_sorts(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let steady = |node: LogicalPlan| {
+        let LogicalPlan::Projection(outer) = &node else {
+            return Ok(Transformed::no(node));
+        };
+        let LogicalPlan::Sort(sort) = outer.input.as_ref() else {
+            return Ok(Transformed::no(node));
+        };
+        let LogicalPlan::Projection(inner) = sort.input.as_ref() else {
+            return Ok(Transformed::no(node));
+        };
+        let mut exprs = inner.expr.clone();
+        match exprs.get_mut(outer.expr.len()..) {
+            Some(appended) if appended.len() > 1 => appended.sort_by_key(|e| e.schema_name().to_string()),
+            _ => return Ok(Transformed::no(node)),
+        }
+        let inner = Projection::try_new(exprs, Arc::clone(&inner.input))?;
+        let mut sort = sort.clone();
+        sort.input = Arc::new(LogicalPlan::Projection(inner));
+        let outer = Projection::try_new(outer.expr.clone(), Arc::new(LogicalPlan::Sort(sort)))?;
+        Ok(Transformed::yes(LogicalPlan::Projection(outer)))
+    };
+    plan.transform_up_with_subqueries(steady)
+        .map(|t| t.data)
+        .map_err(map_df_error)
 }
 
 /// Arrays and records have no wire type yet.
