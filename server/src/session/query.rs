@@ -15,6 +15,7 @@ use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::scalar::ScalarValue;
 use futures::StreamExt;
+use levee_planner::catalog::ObjectKind;
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::{oid, typmod};
 use levee_planner::sql::{Binder, Query, bind_params};
@@ -199,7 +200,7 @@ impl Session {
     pub(super) async fn snapshot(&mut self, reads: &[ObjectId]) -> Result<ReadSnapshot> {
         let engine = Arc::clone(&self.server.engine);
         let epoch = self.block_epoch();
-        let at_least = self.last_write;
+        let at_least = self.least_epoch(reads);
         let wait = async {
             Ok(match epoch {
                 Some(epoch) => engine.snapshot_at(reads, epoch).await?,
@@ -211,6 +212,20 @@ impl Session {
             add_own_changes(&mut snapshot, block)?;
         }
         Ok(snapshot)
+    }
+
+    /// What a read must have seen: the session's own writes. Tables take epochs at once, so reads of tables alone see every
+    /// acknowledged write, whoever made it; a view that lags would hold such a reader up.
+    fn least_epoch(&self, reads: &[ObjectId]) -> u64 {
+        let catalog = self.server.engine.catalog();
+        let tables = reads
+            .iter()
+            .all(|id| catalog.get(*id).is_some_and(|o| matches!(o.kind, ObjectKind::Table(_))));
+        if tables && !reads.is_empty() {
+            self.server.engine.newest_epoch()
+        } else {
+            self.last_write
+        }
     }
 
     /// EXPLAIN of a batch query.

@@ -44,7 +44,9 @@ impl VisitorMut for Rewriter {
     type Break = std::convert::Infallible;
 
     fn pre_visit_query(&mut self, q: &mut Query) -> ControlFlow<Self::Break> {
-        empty_selects(&mut q.body);
+        if empty_selects(&mut q.body) {
+            q.order_by = None;
+        }
         ControlFlow::Continue(())
     }
 
@@ -285,14 +287,18 @@ fn is_system(from: &TableWithJoins) -> bool {
     system(&from.relation) && from.joins.iter().all(|j| system(&j.relation))
 }
 
-fn empty_selects(body: &mut SetExpr) {
+/// Empties what has no rows; answers whether all of it has none.
+fn empty_selects(body: &mut SetExpr) -> bool {
     match body {
         SetExpr::SetOperation { left, right, .. } => {
-            empty_selects(left);
-            empty_selects(right);
+            let left = empty_selects(left);
+            empty_selects(right) && left
         }
-        SetExpr::Select(select) if select_is_empty(select) => make_empty(select),
-        _ => {}
+        SetExpr::Select(select) if select_is_empty(select) => {
+            make_empty(select);
+            true
+        }
+        _ => false,
     }
 }
 
