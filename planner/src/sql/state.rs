@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::execution::SessionState;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::optimizer::Optimizer;
 use datafusion::prelude::SessionConfig;
 
 use super::functions;
@@ -39,7 +40,16 @@ pub fn pg_session_state(parallelism: usize, runtime: Option<Arc<RuntimeEnv>>) ->
     // The rewrite into a join does not notice a second row.
     options.optimizer.enable_physical_uncorrelated_scalar_subquery = true;
     options.optimizer.expand_views_at_output = false;
-    let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+    // That rule sums the sums of its inner groups, and a sum of bigint is numeric here.
+    let rules = Optimizer::new()
+        .rules
+        .into_iter()
+        .filter(|r| r.name() != "single_distinct_aggregation_to_group_by")
+        .collect();
+    let mut builder = SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features()
+        .with_optimizer_rules(rules);
     if let Some(runtime) = runtime {
         builder = builder.with_runtime_env(runtime);
     }
