@@ -1,7 +1,8 @@
 //! Case files: sqllogictest format, read with the `sqllogictest` crate's parser.
 //!
 //! A file creates tables and views, then mixes data statements with queries; each query is judged against the data statements
-//! before it. Labels for `skipif`: `postgres` (PostgreSQL cannot run it) and `view` (the query is not a view, only a read).
+//! before it. Labels for `skipif`: `postgres` (PostgreSQL cannot run it) and `view` (the query is not a view, only a read), `batch`
+//! (a known deviation of batch queries).
 //! `statement error CODE` gives the SQLSTATE.
 
 use std::path::{Path, PathBuf};
@@ -58,6 +59,8 @@ pub struct Item {
     pub skip_postgres: bool,
     /// Not to be kept as a view.
     pub skip_view: bool,
+    /// A batch query is known to answer otherwise than the view and PostgreSQL.
+    pub skip_batch: bool,
 }
 
 impl Item {
@@ -181,6 +184,7 @@ fn item(line: u32, sql: String, action: Action, conditions: &[Condition]) -> Ite
         action,
         skip_postgres: skips("postgres"),
         skip_view: skips("view"),
+        skip_batch: skips("batch"),
     }
 }
 

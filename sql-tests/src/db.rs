@@ -85,7 +85,18 @@ impl Db {
     }
 
     fn open(fs: Arc<dyn FileSystem>, config: EngineConfig, dir: TempDir) -> Outcome<Self> {
-        let engine = Engine::open_with(config.clone(), Arc::clone(&fs), Arc::new(SystemClock)).map_err(text)?;
+        let mut tries = 0;
+        let engine = loop {
+            let opened = Engine::open_with(config.clone(), Arc::clone(&fs), Arc::new(SystemClock)).map_err(text);
+            match opened {
+                // A process that another test is just starting holds a copy of the lock's descriptor until its exec.
+                Err(e) if e.contains("in use") && tries < 200 => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                opened => break opened?,
+            }
+        };
         Ok(Self {
             engine,
             fs,

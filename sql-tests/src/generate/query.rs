@@ -289,7 +289,7 @@ impl<'a> QueryGen<'a> {
         let ordered = !matches!(column.ty, Type::Bool);
         let numeric = matches!(column.ty, Type::Int | Type::Float | Type::Num);
         let (call, ty) = match self.rng.random_range(0..6) {
-            _ if first && op == Op::MinMax && ordered => self.min_max(&column),
+            _ if first && matches!(op, Op::MinMax | Op::Global) && ordered => self.min_max(&column),
             0 if distinct.is_empty() => ("count(*)".to_string(), Type::Big),
             1 if ordered => self.min_max(&column),
             2 | 3 if numeric && !(column.ty == Type::Num) => {
@@ -304,7 +304,9 @@ impl<'a> QueryGen<'a> {
             ),
             _ => (format!("count({distinct}{})", column.name), Type::Big),
         };
-        if call.starts_with("round") || !((first && op == Op::AggFilter) || self.rng.random_bool(0.1)) {
+        if call.starts_with("round")
+            || !((first && op == Op::AggFilter) || self.rng.random_bool(if op == Op::Global { 0.5 } else { 0.1 }))
+        {
             return (call, ty);
         }
         self.ops.insert(Op::AggFilter);
@@ -339,7 +341,15 @@ impl<'a> QueryGen<'a> {
             .flat_map(|l| right.iter().map(move |r| (l, r)))
             .filter(|(l, r)| joinable(l.ty, r.ty))
             .collect();
-        let (l, r) = pairs.choose(self.rng)?;
+        // Mostly columns whose values meet.
+        let common: Vec<_> = pairs
+            .iter()
+            .filter(|(l, r)| l.ty == r.ty && matches!(l.ty, Type::Int | Type::Text))
+            .collect();
+        let (l, r) = match common.choose(self.rng) {
+            Some(pair) if self.rng.random_bool(0.75) => **pair,
+            _ => *pairs.choose(self.rng)?,
+        };
         Some(format!("{} = {}", l.name, r.name))
     }
 
