@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use datafusion::execution::SessionState;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -39,6 +39,7 @@ pub struct Server {
     sessions: Mutex<HashMap<i32, (i32, Arc<Cancel>)>>,
     next_pid: AtomicI32,
     connections: AtomicUsize,
+    last_write: AtomicU64,
     secret: Mutex<u64>,
 }
 
@@ -66,6 +67,7 @@ impl Server {
             sessions: Mutex::default(),
             next_pid: AtomicI32::new(1),
             connections: AtomicUsize::new(0),
+            last_write: AtomicU64::new(0),
             secret: Mutex::new(seed()),
             config,
         }))
@@ -74,6 +76,16 @@ impl Server {
     /// The session state that every statement starts from.
     pub fn base_state(&self) -> SessionState {
         self.base.clone()
+    }
+
+    /// Newest epoch that a client's acknowledged write entered.
+    pub fn last_write(&self) -> u64 {
+        self.last_write.load(Ordering::Acquire)
+    }
+
+    /// A write has entered an epoch.
+    pub fn wrote(&self, epoch: u64) {
+        self.last_write.fetch_max(epoch, Ordering::AcqRel);
     }
 
     /// Connections now.

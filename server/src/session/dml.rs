@@ -149,7 +149,7 @@ impl Session {
         };
         match self.server.engine.commit(request).await {
             Ok(ack) => {
-                self.last_write = ack.epoch;
+                self.wrote(ack.epoch);
                 Ok(true)
             }
             Err(RuntimeError::Conflict) => Ok(false),

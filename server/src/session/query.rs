@@ -221,11 +221,12 @@ impl Session {
         let tables = reads
             .iter()
             .all(|id| catalog.get(*id).is_some_and(|o| matches!(o.kind, ObjectKind::Table(_))));
-        if tables && !reads.is_empty() {
-            self.server.engine.newest_epoch()
+        let everyones = if tables && !reads.is_empty() {
+            self.server.last_write()
         } else {
-            self.last_write
-        }
+            0
+        };
+        self.last_write.max(everyones)
     }
 
     /// EXPLAIN of a batch query.

@@ -206,7 +206,8 @@ impl Session {
             snapshot_epoch: pin.epoch(),
             writes,
         };
-        self.last_write = self.server.engine.commit(request).await?.epoch;
+        let ack = self.server.engine.commit(request).await?;
+        self.wrote(ack.epoch);
         Ok(())
     }
 
@@ -243,7 +244,7 @@ impl Session {
 
     /// The block's epoch, pinned now if it has none.
     pub(super) fn block_epoch(&mut self) -> Option<u64> {
-        let at_least = self.last_write;
+        let at_least = self.last_write.max(self.server.last_write());
         let engine = std::sync::Arc::clone(&self.server.engine);
         let block = self.txn.block_mut()?;
         Some(block.pin.get_or_insert_with(|| engine.pin(at_least)).epoch())
@@ -264,6 +265,12 @@ impl Session {
         }
         block.writes.entry(table).or_default().extend(deltas);
         Ok(())
+    }
+
+    /// A commit has been acknowledged.
+    pub(super) fn wrote(&mut self, epoch: u64) {
+        self.last_write = epoch;
+        self.server.wrote(epoch);
     }
 
     /// Remembers a SET LOCAL.
