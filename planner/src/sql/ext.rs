@@ -6,7 +6,7 @@ use sqlparser::parser::{IsOptional, Parser, ParserError};
 use sqlparser::tokenizer::Token;
 
 use super::ast::{CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, QueryText, SinkInput};
-use super::parse::{ParseContext, parse_one, tokenize};
+use super::parse::{ParseContext, parse_one, sub_parser, tokenize};
 use super::{Options, Parsed};
 use crate::{PlanError, Result};
 
@@ -285,7 +285,7 @@ fn create_sink(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement
         SinkInput::Relation(p.parse_object_name(false).map_err(err)?)
     } else {
         p.expect_keyword(Keyword::AS).map_err(err)?;
-        SinkInput::Query(query_text(p, cx)?)
+        SinkInput::Query(sink_query(p, cx)?)
     };
     let options = with_options(p, cx)?;
     if word_is(p, "format") {
@@ -298,6 +298,46 @@ fn create_sink(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement
         input,
         options,
     }))
+}
+
+/// A query that `WITH (options)` may follow. The grammar would take that for hints of the query's last table, so the query is read
+/// from the tokens before it. A common table expression has a name after its WITH, never a parenthesis.
+fn sink_query(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
+    let mut tokens = Vec::new();
+    let mut depth = 0_usize;
+    loop {
+        let token = p.peek_nth_token(tokens.len());
+        match &token.token {
+            Token::EOF => return query_text(p, cx),
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            Token::Word(w) if depth == 0 && w.keyword == Keyword::WITH => {
+                if p.peek_nth_token(tokens.len() + 1).token == Token::LParen {
+                    break;
+                }
+            }
+            _ => {}
+        }
+        tokens.push(token);
+    }
+    let n_tokens = tokens.len();
+    let end = cx.lines.offset(p.peek_nth_token(n_tokens).span.start);
+    let mut inner = sub_parser(tokens);
+    let query = query_text(&mut inner, cx)?;
+    if inner.peek_token().token != Token::EOF {
+        return Err(cx.error_here(&inner));
+    }
+    skip(p, n_tokens);
+    let text: String = cx
+        .text
+        .chars()
+        .skip(query.offset)
+        .take(end.saturating_sub(query.offset))
+        .collect();
+    Ok(QueryText {
+        text: text.trim_end().to_owned(),
+        ..query
+    })
 }
 
 fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {

@@ -74,6 +74,13 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
     Ok(parsed)
 }
 
+/// A parser over some of a statement's tokens.
+pub(super) fn sub_parser(tokens: Vec<TokenWithSpan>) -> Parser<'static> {
+    Parser::new(&DIALECT)
+        .with_recursion_limit(DEPTH_MAX)
+        .with_tokens_with_locations(tokens)
+}
+
 /// Parses one statement out of its tokens; error positions are relative to `text`.
 pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> Result<Parsed> {
     check_depth(tokens)?;
@@ -85,9 +92,7 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
         });
     }
     let lines = Lines::new(text);
-    let mut parser = Parser::new(&DIALECT)
-        .with_recursion_limit(DEPTH_MAX)
-        .with_tokens_with_locations(tokens.to_vec());
+    let mut parser = sub_parser(tokens.to_vec());
     let context = ParseContext {
         text,
         tokens,
@@ -134,9 +139,7 @@ pub(super) fn parse_query(text: &str) -> Result<Box<sqlparser::ast::Query>> {
         tokens: &tokens,
         lines: &lines,
     };
-    let mut parser = Parser::new(&DIALECT)
-        .with_recursion_limit(DEPTH_MAX)
-        .with_tokens_with_locations(tokens.clone());
+    let mut parser = sub_parser(tokens.clone());
     let query = parser.parse_query().map_err(|e| context.error(e))?;
     context.expect_end(&parser)?;
     Ok(query)
@@ -151,9 +154,7 @@ pub(super) fn parse_expr(text: &str) -> Result<sqlparser::ast::Expr> {
         tokens: &tokens,
         lines: &lines,
     };
-    let mut parser = Parser::new(&DIALECT)
-        .with_recursion_limit(DEPTH_MAX)
-        .with_tokens_with_locations(tokens.clone());
+    let mut parser = sub_parser(tokens.clone());
     let expr = parser.parse_expr().map_err(|e| context.error(e))?;
     context.expect_end(&parser)?;
     Ok(expr)
