@@ -5,6 +5,8 @@
 //! in steps of 64 k events; through a hash exchange; through one that spills everything; and the cost of an empty step, alone
 //! and in a pipeline of three fragments.
 
+#![allow(clippy::print_stdout, reason = "what it prints is its result")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,7 +36,7 @@ fn main() -> Result<()> {
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
     println!("{:42} {:>10} {:>12} {:>14}", "", "CPU s/M ev", "M events/s", "rows");
     let (rows, cpu, wall) = timed(|| read(source.as_ref(), &columns, events))?;
-    print(&"generating alone".to_owned(), events, cpu, wall, rows);
+    print("generating alone", events, cpu, wall, rows);
     let narrow = [0, 2, 5];
     for tasks in [1, 2] {
         let plan = graph(vec![leaf(&source, &columns)], vec![]);
@@ -53,7 +55,7 @@ fn main() -> Result<()> {
         }
     }
     let (rows, cpu, wall) = timed(|| read(source.as_ref(), &narrow, events))?;
-    print(&"generating 3 columns alone".to_owned(), events, cpu, wall, rows);
+    print("generating 3 columns alone", events, cpu, wall, rows);
     for fragments in [1, 3] {
         for tasks in [1, 2] {
             empty_steps(fragments, tasks)?;

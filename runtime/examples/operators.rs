@@ -4,6 +4,8 @@
 //! CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo run -p levee-runtime --example operators [filter]
 //! ```
 
+#![allow(clippy::print_stdout, reason = "what it prints is its result")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -37,10 +37,10 @@ fn kill_at(name: String, n: u64) -> Result<(), String> {
         if hits.fetch_add(1, Ordering::SeqCst) + 1 != n.max(1) {
             return;
         }
-        if let Some(mark) = &mark {
-            if let Err(error) = std::fs::write(mark, &name) {
-                tracing::error!(%error, "kill mark could not be written");
-            }
+        if let Some(mark) = &mark
+            && let Err(error) = std::fs::write(mark, &name)
+        {
+            tracing::error!(%error, "kill mark could not be written");
         }
         kill_self();
     })

@@ -311,10 +311,12 @@ fn sink_query(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
             Token::EOF => return query_text(p, cx),
             Token::LParen => depth += 1,
             Token::RParen => depth = depth.saturating_sub(1),
-            Token::Word(w) if depth == 0 && w.keyword == Keyword::WITH => {
-                if p.peek_nth_token(tokens.len() + 1).token == Token::LParen {
-                    break;
-                }
+            Token::Word(w)
+                if depth == 0
+                    && w.keyword == Keyword::WITH
+                    && p.peek_nth_token(tokens.len() + 1).token == Token::LParen =>
+            {
+                break;
             }
             _ => {}
         }

@@ -109,10 +109,10 @@ impl Control {
         };
         for (input, rows) in found {
             for (pin_id, pin) in &mut backfill.pins {
-                if let Pin::Relation { snapshot, .. } = pin {
-                    if *pin_id == input {
-                        *snapshot = Some(rows.clone());
-                    }
+                if let Pin::Relation { snapshot, .. } = pin
+                    && *pin_id == input
+                {
+                    *snapshot = Some(rows.clone());
                 }
             }
         }

@@ -349,10 +349,10 @@ impl Checkpointer {
             );
         }
         for (region, epoch) in &job.advance {
-            if let Some(versions) = next.regions.get_mut(region) {
-                if let Some(last) = versions.last().filter(|l| l.epoch < *epoch).cloned() {
-                    push_version(versions, RegionVersion { epoch: *epoch, ..last });
-                }
+            if let Some(versions) = next.regions.get_mut(region)
+                && let Some(last) = versions.last().filter(|l| l.epoch < *epoch).cloned()
+            {
+                push_version(versions, RegionVersion { epoch: *epoch, ..last });
             }
         }
         for plan in plan_merges(&next.regions, &next.files) {

@@ -249,10 +249,10 @@ impl Control {
                 dataflow.stop();
             }
         }
-        if let Some(reply) = self.stopping.take() {
-            if reply.send(()).is_err() {
-                tracing::debug!("nobody waits for the end");
-            }
+        if let Some(reply) = self.stopping.take()
+            && reply.send(()).is_err()
+        {
+            tracing::debug!("nobody waits for the end");
         }
         true
     }
@@ -337,10 +337,10 @@ impl Control {
             relation.publish(step.from, step.to, result.output);
         }
         region.frontier = region.frontier.max(step.to);
-        if step.is_backfill {
-            if let Some(backfill) = &mut region.backfill {
-                backfill.rows_done = step.backfill_rows;
-            }
+        if step.is_backfill
+            && let Some(backfill) = &mut region.backfill
+        {
+            backfill.rows_done = step.backfill_rows;
         }
         if let Some(state) = result.snapshot {
             let relation = region

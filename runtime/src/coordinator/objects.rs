@@ -34,10 +34,10 @@ impl Control {
     }
 
     fn remove_object(&mut self, id: ObjectId) {
-        if let Some(region) = self.regions.remove(&id) {
-            if let Some(dataflow) = region.dataflow {
-                dataflow.stop();
-            }
+        if let Some(region) = self.regions.remove(&id)
+            && let Some(dataflow) = region.dataflow
+        {
+            dataflow.stop();
         }
         self.sources.remove(&id);
         self.table_writes.remove(&id);

@@ -348,7 +348,7 @@ impl Program {
 fn owned_vnodes(place: TaskPlace) -> Option<std::ops::RangeInclusive<u8>> {
     let mut owned = (0..=u8::MAX).filter(|&v| owner(v, place.n_tasks) == place.task);
     let first = owned.next()?;
-    Some(first..=owned.last().unwrap_or(first))
+    Some(first..=owned.next_back().unwrap_or(first))
 }
 
 #[cfg(test)]

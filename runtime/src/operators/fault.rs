@@ -42,6 +42,10 @@ mod switch {
 
 /// In unit tests, which share a process, a fault is planted in one thread.
 #[cfg(test)]
+#[allow(
+    clippy::items_after_test_module,
+    reason = "a switch for tests, not a module of tests"
+)]
 mod switch {
     use std::cell::Cell;
 

@@ -163,10 +163,8 @@ impl Loader {
         let (inputs, fields, zone) = (&mut self.inputs, self.schema.fields(), &self.zone);
         let mut n = 0;
         let mut sink = |field: FieldText<'_>| -> Result<()> {
-            if !skip {
-                if let Some(input) = inputs.get_mut(n) {
-                    add(input, field, zone, fields[n].name())?;
-                }
+            if !skip && let Some(input) = inputs.get_mut(n) {
+                add(input, field, zone, fields[n].name())?;
             }
             n += 1;
             Ok(())

@@ -172,10 +172,10 @@ impl Session {
 
     /// Commits an implicit block, if in one.
     pub(super) async fn commit_implicit(&mut self) -> Result<()> {
-        if matches!(self.txn, Txn::Implicit(_)) {
-            if let Txn::Implicit(block) = std::mem::replace(&mut self.txn, Txn::Idle) {
-                return self.commit_block(*block).await;
-            }
+        if matches!(self.txn, Txn::Implicit(_))
+            && let Txn::Implicit(block) = std::mem::replace(&mut self.txn, Txn::Idle)
+        {
+            return self.commit_block(*block).await;
         }
         Ok(())
     }

@@ -66,10 +66,10 @@ impl VisitorMut for Rewriter {
 
     fn post_visit_expr(&mut self, e: &mut Expr) -> ControlFlow<Self::Break> {
         if let Expr::Cast { expr, data_type, .. } = e {
-            if let DataType::Custom(name, _) = data_type {
-                if let Some(builtin) = builtin(&last_name(name)) {
-                    *data_type = builtin;
-                }
+            if let DataType::Custom(name, _) = data_type
+                && let Some(builtin) = builtin(&last_name(name))
+            {
+                *data_type = builtin;
             }
             if let Some(plain) = Self::cast(expr, &type_name(data_type)) {
                 *e = plain;

@@ -32,7 +32,7 @@ fn world(seed: u64, i: u64) -> World {
     tops.truncate(7);
     World {
         seed: seed.wrapping_add(i),
-        parallelism: if i % 2 == 0 { 1 } else { 4 },
+        parallelism: if i.is_multiple_of(2) { 1 } else { 4 },
         tops,
         epochs: 14,
         reopen: i % 5 == 4,
@@ -75,7 +75,7 @@ fn views_equal_their_queries_at_every_epoch() {
     let mut low = Vec::new();
     for op in Op::ALL {
         let [views, filled, nulls, retractions] = seen.get(&op).copied().unwrap_or_default();
-        let share = |n: usize| if views == 0 { 0 } else { n * 100 / views };
+        let share = |n: usize| (n * 100).checked_div(views).unwrap_or(0);
         println!(
             "{{\"operator\": \"{op:?}\", \"views\": {views}, \"filled\": {}, \"nulls\": {}, \"retractions\": {}}}",
             share(filled),

@@ -26,11 +26,11 @@ fn answers(text: &str) -> BTreeMap<String, String> {
         if let Some(statement) = line.strip_prefix("> ") {
             all.extend(current.take());
             current = Some((statement.to_owned(), String::new()));
-        } else if let Some((_, answer)) = &mut current {
-            if !line.is_empty() {
-                answer.push_str(line.trim_end());
-                answer.push('\n');
-            }
+        } else if let Some((_, answer)) = &mut current
+            && !line.is_empty()
+        {
+            answer.push_str(line.trim_end());
+            answer.push('\n');
         }
     }
     all.extend(current);

@@ -267,6 +267,9 @@ fn a_restore_that_fails_is_tried_again() {
 
     let broken = Arc::new(Flaky(1000.into()));
     let run = Run::start(&executor, spec("broken", sum_graph(), 1), Some(broken), &Arc::default());
-    let told = (0..6).map(|_| run.inbox.recv_timeout(WAIT).unwrap().1).last().unwrap();
+    let told = (0..6)
+        .map(|_| run.inbox.recv_timeout(WAIT).unwrap().1)
+        .fold(None, |_, told| Some(told))
+        .unwrap();
     assert!(matches!(told, Told::Failed(reason) if reason.contains("the disk is away")));
 }

@@ -117,9 +117,7 @@ pub trait Accumulator: Send {
     fn decode(&mut self, slot: u32, from: &mut Reader<'_>) -> Result<()>;
 
     /// Hands out changed multiset entries: slot, encoded value, count (`None`: gone).
-    fn snapshot(&mut self, full: bool, put: &mut dyn FnMut(u32, &[u8], Option<i64>)) {
-        let _ = (full, put);
-    }
+    fn snapshot(&mut self, _full: bool, _put: &mut dyn FnMut(u32, &[u8], Option<i64>)) {}
 
     /// Takes an entry of `snapshot`.
     ///

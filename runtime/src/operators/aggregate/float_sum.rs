@@ -25,23 +25,12 @@ pub struct FloatSum {
 }
 
 /// What few groups need.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Rest {
     dense: Option<[i64; LIMBS]>,
     nan: i64,
     positive_inf: i64,
     negative_inf: i64,
-}
-
-impl Default for Rest {
-    fn default() -> Self {
-        Self {
-            dense: None,
-            nan: 0,
-            positive_inf: 0,
-            negative_inf: 0,
-        }
-    }
 }
 
 /// A sum as read.

@@ -248,7 +248,7 @@ impl ValueKey for Arc<[u8]> {
         Ok(BytesCodec::Encoded(converter, parser))
     }
 
-    fn read<'a>(codec: &BytesCodec, array: &'a ArrayRef) -> Result<BytesColumn> {
+    fn read(codec: &BytesCodec, array: &ArrayRef) -> Result<BytesColumn> {
         Ok(match codec {
             BytesCodec::Raw(_) => BytesColumn::Raw(cast(array, &DataType::Binary)?.as_binary::<i32>().clone()),
             BytesCodec::Encoded(converter, _) => {
@@ -257,7 +257,7 @@ impl ValueKey for Arc<[u8]> {
         })
     }
 
-    fn at<'c>(column: &'c BytesColumn, row: usize) -> &'c [u8] {
+    fn at(column: &BytesColumn, row: usize) -> &[u8] {
         match column {
             BytesColumn::Raw(array) => array.value(row),
             BytesColumn::Encoded(rows) => rows.row(row).data(),

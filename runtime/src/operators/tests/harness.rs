@@ -262,10 +262,10 @@ pub fn check_sized(case: &Case<'_>, seed: u64, steps: u64, size: Size) -> Result
 
 /// Runs a case with several seeds; none: one run of large steps.
 pub fn check_all(case: &Case<'_>, seeds: u64) {
-    if seeds == 0 {
-        if let Err(difference) = check_sized(case, 1, 12, LARGE) {
-            panic!("{}", &difference[..difference.len().min(4000)]);
-        }
+    if seeds == 0
+        && let Err(difference) = check_sized(case, 1, 12, LARGE)
+    {
+        panic!("{}", &difference[..difference.len().min(4000)]);
     }
     for seed in 0..seeds {
         if let Err(difference) = check(case, seed, 25) {

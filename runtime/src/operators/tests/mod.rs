@@ -5,6 +5,8 @@
 //! step's output must be the same Z-set, to the bit, in all of them, and what has been emitted so far must be the relation
 //! that the operator maintains.
 
+#![allow(clippy::clone_on_ref_ptr, reason = "schemas and columns are cloned to build cases")]
+
 mod aggregates;
 mod faults;
 mod harness;
