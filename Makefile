@@ -41,7 +41,7 @@ test-client: test-binary ## psycopg 3 and psql's backslash commands against a ru
 	$(ENV) "$$LEVEE_CACHE/venv/bin/python" sql-tests/clients/run.py
 
 test-docs:
-	$(ENV) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+	$(ENV) RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 
 test-crash: setup test-binary ## SIGKILL at 50 moments; one JSON line per kill
 	$(ENV) LEVEE_KILLS=50 cargo test --workspace --test system -- --nocapture crash
