@@ -3,7 +3,6 @@
 //! Precedence: command line, then `LEVEE_*` environment variables, then the TOML file, then the default.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -369,17 +368,11 @@ pub fn docs() -> String {
          | setting (TOML) | flag | environment | default | meaning |\n| --- | --- | --- | --- | --- |\n",
     );
     for s in SETTINGS {
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "| `{}` | `--{} {}` | `{}` | {} | {} |",
-            s.name,
-            flag(s),
-            s.value,
-            variable(s),
-            s.default,
-            s.help
-        );
+        let (name, flag, value, variable) = (s.name, flag(s), s.value, variable(s));
+        out.push_str(&format!(
+            "| `{name}` | `--{flag} {value}` | `{variable}` | {} | {} |\n",
+            s.default, s.help
+        ));
     }
     out.push_str(
         "\nLog output goes to standard error; `RUST_LOG` selects it (`info` by default). Settings of a session (`SET`, `SHOW ALL`) are\n\

@@ -82,8 +82,9 @@ impl Rows {
             let mut stream = match execute_stream(plan, context) {
                 Ok(stream) => stream,
                 Err(e) => {
-                    // A closed channel means that nobody waits any more.
-                    let _ = sender.send(Err(e.into())).await;
+                    if sender.send(Err(e.into())).await.is_err() {
+                        tracing::debug!("nobody waits for a query any more");
+                    }
                     return;
                 }
             };

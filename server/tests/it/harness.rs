@@ -94,7 +94,7 @@ impl Drop for Levee {
     fn drop(&mut self) {
         // Already gone after `kill` or `stop`.
         if self.child.kill().is_ok() {
-            let _ = self.child.wait();
+            self.child.wait().expect("wait");
         }
     }
 }
