@@ -212,6 +212,7 @@ impl Engine {
         shared.recovered.store(epoch, Ordering::Release);
         shared.newest.store(epoch, Ordering::Release);
         let sequencer = Sequencer {
+            shared: Arc::clone(&shared),
             log: Arc::clone(&log),
             clock,
             epoch,

@@ -25,6 +25,7 @@ use super::CommitAck;
 use super::clock::Clock;
 use super::control::Event;
 use super::record::{EPOCH_KIND, EpochRecord};
+use super::shared::Shared;
 use crate::sources::SplitRange;
 use crate::{Delta, Result, RuntimeError};
 
@@ -66,6 +67,7 @@ pub struct Commit {
 
 /// State of the sequencer's thread.
 pub struct Sequencer {
+    pub(super) shared: Arc<Shared>,
     pub(super) log: Arc<Log>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) epoch: u64,
@@ -221,6 +223,8 @@ impl Sequencer {
         })?;
         self.epoch = record.epoch;
         self.timestamp_us = record.timestamp_us;
+        // Before any client hears of it: a block that begins afterwards must see it.
+        self.shared.note_durable(record.epoch);
         Ok((record, seq))
     }
 }

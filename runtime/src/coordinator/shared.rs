@@ -148,6 +148,11 @@ impl Shared {
         self.progress.send_modify(|n| *n += 1);
     }
 
+    /// An epoch has become durable.
+    pub(super) fn note_durable(&self, epoch: u64) {
+        self.newest.fetch_max(epoch, Ordering::AcqRel);
+    }
+
     pub(super) fn note_epoch(&self, epoch: u64, timestamp_us: i64, tables: usize, rows: usize) {
         self.newest.fetch_max(epoch, Ordering::AcqRel);
         self.newest_us.store(timestamp_us.unsigned_abs(), Ordering::Release);
