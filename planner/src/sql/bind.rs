@@ -17,7 +17,7 @@ use sqlparser::ast;
 use super::errors::{locate, map_df_error};
 use super::provider::Provider;
 use super::rewrite::{self, Mode};
-use super::{Binder, CatalogTable, Query, names, types};
+use super::{Binder, CatalogTable, Query, names, scopes, types};
 use crate::plan::ObjectId;
 use crate::{PlanError, Result};
 
@@ -73,15 +73,29 @@ impl Binder {
         depth: usize,
         params: &[Option<DataType>],
     ) -> Result<Bound> {
-        let mut q = q.clone();
-        rewrite::query(&mut q, mode)?;
-        let provider = Provider::new(self, state, mode, depth);
-        let planner = SqlToRel::new_with_options(&provider, parser_options());
-        let mut context = planner_context(params);
-        let statement = ast::Statement::Query(Box::new(q));
-        let plan = planner
-            .sql_statement_to_plan_with_context(statement, &mut context)
-            .map_err(map_df_error)?;
+        let mut rewritten = q.clone();
+        rewrite::query(&mut rewritten, mode)?;
+        let mut apart = BTreeSet::new();
+        let (provider, plan) = loop {
+            let mut q = rewritten.clone();
+            if !apart.is_empty() {
+                scopes::set_apart(&mut q, &apart);
+            }
+            let provider = Provider::new(self, state, mode, depth);
+            let planner = SqlToRel::new_with_options(&provider, parser_options());
+            let statement = ast::Statement::Query(Box::new(q));
+            match planner.sql_statement_to_plan_with_context(statement, &mut planner_context(params)) {
+                Ok(plan) => break (provider, plan),
+                Err(e) => {
+                    let error = map_df_error(e);
+                    let known = apart.len();
+                    apart.extend(provider.shadows.names(&error));
+                    if apart.len() == known {
+                        return Err(scopes::shown_error(error));
+                    }
+                }
+            }
+        };
         let plan = steady_sorts(plan)?;
         let plan = super::unions::settle(plan).map_err(map_df_error)?;
         let plan = type_placeholders(plan)?;

@@ -344,7 +344,8 @@ fn sink_query(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
 
 fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
     let offset = cx.lines.offset(p.peek_token().span.start);
-    let query = p.parse_query().map_err(|e| cx.error(e))?;
+    let mut query = p.parse_query().map_err(|e| cx.error(e))?;
+    super::precedence::settle(&mut query);
     let end = match p.peek_token() {
         t if t.token == Token::EOF => usize::MAX,
         t => cx.lines.offset(t.span.start),

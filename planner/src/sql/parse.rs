@@ -8,7 +8,7 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError};
 
-use super::{Ast, Parsed, ext};
+use super::{Ast, Parsed, ext, precedence};
 use crate::{PlanError, Result};
 
 /// Nesting of parentheses, CASE and unary operators that a statement may have.
@@ -101,7 +101,8 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
     let ast = match ext::parse(&mut parser, &context)? {
         Some(statement) => Ast::Ext(Box::new(statement)),
         None => {
-            let statement = parser.parse_statement().map_err(|e| context.error(e))?;
+            let mut statement = parser.parse_statement().map_err(|e| context.error(e))?;
+            precedence::settle(&mut statement);
             Ast::Sql(Box::new(statement))
         }
     };
@@ -140,7 +141,8 @@ pub(super) fn parse_query(text: &str) -> Result<Box<sqlparser::ast::Query>> {
         lines: &lines,
     };
     let mut parser = sub_parser(tokens.clone());
-    let query = parser.parse_query().map_err(|e| context.error(e))?;
+    let mut query = parser.parse_query().map_err(|e| context.error(e))?;
+    precedence::settle(&mut query);
     context.expect_end(&parser)?;
     Ok(query)
 }
@@ -155,7 +157,8 @@ pub(super) fn parse_expr(text: &str) -> Result<sqlparser::ast::Expr> {
         lines: &lines,
     };
     let mut parser = sub_parser(tokens.clone());
-    let expr = parser.parse_expr().map_err(|e| context.error(e))?;
+    let mut expr = parser.parse_expr().map_err(|e| context.error(e))?;
+    precedence::settle(&mut expr);
     context.expect_end(&parser)?;
     Ok(expr)
 }

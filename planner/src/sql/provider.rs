@@ -35,12 +35,18 @@ pub(super) struct Provider<'a> {
     relations: Vec<Arc<dyn RelationPlanner>>,
     /// Objects named by the statement itself.
     pub used: RefCell<BTreeSet<ObjectId>>,
+    /// Tables that were taken for columns.
+    pub shadows: super::scopes::Shadows,
 }
 
 impl<'a> Provider<'a> {
     /// For a statement, or for a view's text `depth` levels below one.
     pub fn new(binder: &'a Binder, state: &'a SessionState, mode: Mode, depth: usize) -> Self {
-        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(super::typing::PgExprPlanner)];
+        let shadows = super::scopes::Shadows::default();
+        let own = super::typing::PgExprPlanner {
+            shadows: shadows.clone(),
+        };
+        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(own)];
         planners.extend(state.expr_planners().iter().cloned());
         Self {
             binder,
@@ -50,6 +56,7 @@ impl<'a> Provider<'a> {
             planners,
             relations: vec![Arc::new(super::unions::UnionPlanner)],
             used: RefCell::default(),
+            shadows,
         }
     }
 

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
-use datafusion::common::{DFSchema, Result as DfResult, ScalarValue};
-use datafusion::logical_expr::expr::{BinaryExpr, Case, InList, Like, ScalarFunction};
+use datafusion::common::{DFSchema, Result as DfResult, ScalarValue, TableReference};
+use datafusion::logical_expr::expr::{BinaryExpr, Case, InList, Like, ScalarFunction, WindowFunction};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, WindowFrame, WindowFrameBound, WindowFrameUnits};
 use sqlparser::ast::BinaryOperator;
 
 use super::functions::{call, external};
@@ -25,8 +25,10 @@ pub(super) const TYPED: [&str; 2] = ["levee", "typed"];
 pub(super) const CONDITION: [&str; 2] = ["levee", "condition"];
 
 /// See the module's text.
-#[derive(Debug)]
-pub(super) struct PgExprPlanner;
+#[derive(Debug, Default)]
+pub(super) struct PgExprPlanner {
+    pub shadows: super::scopes::Shadows,
+}
 
 impl ExprPlanner for PgExprPlanner {
     fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> DfResult<PlannerResult<RawBinaryExpr>> {
@@ -64,6 +66,16 @@ impl ExprPlanner for PgExprPlanner {
             return Err(external(PlanError::internal("unreachable operator")));
         };
         df(binary(l, op, r)).map(PlannerResult::Planned)
+    }
+
+    fn plan_compound_identifier(
+        &self,
+        field: &Field,
+        _: Option<&TableReference>,
+        _: &[String],
+    ) -> DfResult<PlannerResult<Vec<Expr>>> {
+        self.shadows.note(field.name());
+        Ok(PlannerResult::Original(Vec::new()))
     }
 
     fn plan_extract(&self, args: Vec<Expr>) -> DfResult<PlannerResult<Vec<Expr>>> {
@@ -185,6 +197,7 @@ impl Typer<'_> {
                 None => Err(external(PlanError::internal("unary minus without an operand"))),
             },
             Expr::ScalarFunction(f) => super::calls::scalar(f, self.schema),
+            Expr::WindowFunction(w) => self.window(w),
             Expr::IsTrue(e) => Ok(Expr::IsTrue(Box::new(df(boolean(self.typed(*e)?, "IS TRUE"))?))),
             Expr::IsFalse(e) => Ok(Expr::IsFalse(Box::new(df(boolean(self.typed(*e)?, "IS FALSE"))?))),
             Expr::IsNotTrue(e) => Ok(Expr::IsNotTrue(Box::new(df(boolean(self.typed(*e)?, "IS NOT TRUE"))?))),
@@ -194,6 +207,29 @@ impl Typer<'_> {
             ))?))),
             other => Ok(other),
         }
+    }
+
+    /// DataFusion has no RANGE frames over intervals and bytea. Where no distance is given, a range ends with a group of equal rows,
+    /// so GROUPS says the same.
+    fn window(&self, mut w: Box<WindowFunction>) -> DfResult<Expr> {
+        let frame = &w.params.window_frame;
+        let plain = |b: &WindowFrameBound| match b {
+            WindowFrameBound::Preceding(v) | WindowFrameBound::Following(v) => v.is_null(),
+            WindowFrameBound::CurrentRow => true,
+        };
+        if frame.units == WindowFrameUnits::Range
+            && plain(&frame.start_bound)
+            && plain(&frame.end_bound)
+            && let Some(key) = w.params.order_by.first()
+            && matches!(
+                key.expr.get_type(self.schema)?,
+                DataType::Interval(_) | DataType::Binary
+            )
+        {
+            let (start, end) = (frame.start_bound.clone(), frame.end_bound.clone());
+            w.params.window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
+        }
+        Ok(Expr::WindowFunction(w))
     }
 
     fn cast(&self, c: Cast) -> DfResult<Expr> {

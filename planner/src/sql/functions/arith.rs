@@ -340,10 +340,7 @@ fn wide_decimals(op: Op, (a, s1): (&ArrayRef, i8), (b, s2): (&ArrayRef, i8), p: 
     let overflow = || ArrowError::ArithmeticOverflow(String::new());
     let r: Decimal256Array = arrow::compute::try_binary(&x, &y, |l, r| {
         let v = match op {
-            Op::Mul => {
-                let product = l.checked_mul(r).ok_or_else(overflow)?;
-                decimal_rescale(product, i32::from(s1) + i32::from(s2), i32::from(s), true).ok_or_else(overflow)?
-            }
+            Op::Mul => product(l, r, i32::from(s1) + i32::from(s2), i32::from(s)).ok_or_else(overflow)?,
             Op::Div => divide(l, i32::from(s1), r, i32::from(s2))?,
             Op::Add | Op::Sub | Op::Mod => {
                 let scale = i32::from(s1.max(s2));
@@ -368,6 +365,54 @@ fn wide_decimals(op: Op, (a, s1): (&ArrayRef, i8), (b, s2): (&ArrayRef, i8), p: 
     r.with_precision_and_scale(p, s)
         .map(|r| Arc::new(r) as ArrayRef)
         .map_err(|e| PlanError::internal(e.to_string()))
+}
+
+/// `l * r`, whose scale is `from`, at scale `to`; `None` if that has too many digits on either side. Two unlimited numerics have a
+/// product of 512 bits before its zeros are cut off.
+fn product(l: i256, r: i256, from: i32, to: i32) -> Option<i256> {
+    if let Some(v) = l.checked_mul(r) {
+        return decimal_rescale(v, from, to, true);
+    }
+    let limbs = |v: i256| {
+        let (low, high) = v.wrapping_abs().to_parts();
+        let high = high.cast_unsigned();
+        [low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64]
+    };
+    let (x, y) = (limbs(l), limbs(r));
+    let mut wide = [0u64; 8];
+    for (i, a) in x.iter().enumerate() {
+        let mut carry = 0u128;
+        for (j, b) in y.iter().enumerate() {
+            let sum = u128::from(*a) * u128::from(*b) + u128::from(wide[i + j]) + carry;
+            wide[i + j] = sum as u64;
+            carry = sum >> 64;
+        }
+        wide[i + 4] = carry as u64;
+    }
+    let mut digits = u32::try_from(from - to).ok()?;
+    while digits > 0 {
+        let part = digits.min(19);
+        let by = 10u128.pow(part);
+        let rest = wide.iter_mut().rev().fold(0u128, |rest, limb| {
+            let part = (rest << 64) | u128::from(*limb);
+            *limb = (part / by) as u64;
+            part % by
+        });
+        if rest != 0 {
+            return None;
+        }
+        digits -= part;
+    }
+    if wide[4..].iter().any(|&limb| limb != 0) || wide[3] >> 63 != 0 {
+        return None;
+    }
+    let join = |high: u64, low: u64| (u128::from(high) << 64) | u128::from(low);
+    let v = i256::from_parts(join(wide[1], wide[0]), join(wide[3], wide[2]).cast_signed());
+    Some(if (l < i256::ZERO) == (r < i256::ZERO) {
+        v
+    } else {
+        v.wrapping_neg()
+    })
 }
 
 /// A decimal array's unscaled values, 256 bits wide; type parameters of the result are meaningless.

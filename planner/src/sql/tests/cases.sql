@@ -395,3 +395,15 @@ SELECT avg(x), sum(x), sum(x) / 7, round(avg(x), 4) FROM (VALUES (0.00784), (391
 SELECT avg(x), sum(x), sum(x) / 7, round(avg(x), 4) FROM (VALUES (0.006250), (55190)) v(x)
 SELECT avg(x), sum(x), sum(x) / 7, round(avg(x), 4) FROM (VALUES (32960422882902), (87301584911005), (38526), (0.0028012), (0.0025480)) v(x)
 SELECT avg(x), sum(x), sum(x) / 7, round(avg(x), 4) FROM (VALUES (26140333663466), (1533.08), (0.0006574)) v(x)
+SELECT id FROM t WHERE a IS DISTINCT FROM 10 AND id < 4 ORDER BY id
+SELECT id FROM t WHERE id = 1 AND a IS NOT DISTINCT FROM NULL OR id = 2 ORDER BY id
+SELECT 1 IS DISTINCT FROM 2 AND false, NOT true IS DISTINCT FROM false OR true, false AND true IS NOT DISTINCT FROM false OR true, 1 IS DISTINCT FROM 1 + 1
+SELECT a.id FROM t AS a WHERE EXISTS (SELECT 1 FROM (SELECT t_id AS a FROM u) z WHERE z.a = a.id) ORDER BY a.id
+SELECT name.id FROM t AS name WHERE name.id IN (SELECT t_id FROM u WHERE u.t_id = name.id AND name.id > 0) ORDER BY 1
+SELECT a.b FROM t WHERE id = 1
+SELECT x.id, (SELECT count(*) FROM (SELECT id AS x FROM t) y WHERE y.x <= x.id) FROM t AS x ORDER BY 1
+SELECT 99999.999::numeric * 99999.999::numeric, -12345678901234567890.5::numeric * 1.25::numeric, 0::numeric * 5::numeric, 1e18::numeric * -1e18::numeric
+SELECT x * x, x * 0.5 * x FROM (VALUES (100.125::numeric), (-99999.999), (0.001)) v(x) ORDER BY 1
+SELECT 1e20::numeric * 1e20::numeric
+SELECT id, row_number() OVER (ORDER BY raw, id), rank() OVER (ORDER BY raw), count(*) OVER (ORDER BY raw) FROM t ORDER BY 1
+SELECT x, sum(1) OVER (ORDER BY x::interval) FROM (VALUES ('1 day'), ('2 days'), ('1 day'), ('-1 month')) v(x) ORDER BY x::interval

@@ -1,0 +1,161 @@
+//! `IS DISTINCT FROM` binds as PostgreSQL says: tighter than NOT, AND and OR.
+//!
+//! The parser reads everything to the right of it as its operand, so `a IS DISTINCT FROM b AND c` arrives as
+//! `a IS DISTINCT FROM (b AND c)`, and what precedes it binds to that. Parentheses are nodes of their own in the tree, so reading
+//! a tree of these four operators from left to right gives back what was written, and it is put together anew from that.
+
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, VisitMut, VisitorMut};
+
+use super::syntax::null;
+
+/// Repairs every expression of a parsed statement.
+pub(super) fn settle<T: VisitMut>(parsed: &mut T) {
+    let ControlFlow::Continue(()) = VisitMut::visit(parsed, &mut Settle);
+}
+
+struct Settle;
+
+impl VisitorMut for Settle {
+    type Break = std::convert::Infallible;
+
+    fn pre_visit_expr(&mut self, e: &mut Expr) -> ControlFlow<Self::Break> {
+        if misread(e) {
+            let mut parts = Vec::new();
+            read(std::mem::replace(e, null()), &mut parts);
+            parts.reverse();
+            *e = disjunction(&mut parts);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Does a tree of the four operators hold an `IS DISTINCT FROM` over AND or OR?
+fn misread(e: &Expr) -> bool {
+    match e {
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::And | BinaryOperator::Or,
+            right,
+        } => misread(right) || misread(left),
+        Expr::UnaryOp {
+            op: UnaryOperator::Not,
+            expr,
+        } => misread(expr),
+        Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => {
+            matches!(
+                right.as_ref(),
+                Expr::BinaryOp {
+                    op: BinaryOperator::And | BinaryOperator::Or,
+                    ..
+                }
+            ) || misread(right)
+        }
+        _ => false,
+    }
+}
+
+#[derive(PartialEq)]
+enum Part {
+    Operand(Expr),
+    Or,
+    And,
+    Not,
+    Distinct,
+    NotDistinct,
+}
+
+fn read(e: Expr, parts: &mut Vec<Part>) {
+    let (left, part, right) = match e {
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::And,
+            right,
+        } => (Some(left), Part::And, right),
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::Or,
+            right,
+        } => (Some(left), Part::Or, right),
+        Expr::UnaryOp {
+            op: UnaryOperator::Not,
+            expr,
+        } => (None, Part::Not, expr),
+        Expr::IsDistinctFrom(left, right) => (Some(left), Part::Distinct, right),
+        Expr::IsNotDistinctFrom(left, right) => (Some(left), Part::NotDistinct, right),
+        other => return parts.push(Part::Operand(other)),
+    };
+    if let Some(left) = left {
+        read(*left, parts);
+    }
+    parts.push(part);
+    read(*right, parts);
+}
+
+/// Takes the last part if it is `wanted`.
+fn next_is(parts: &mut Vec<Part>, wanted: &Part) -> bool {
+    let found = parts.last() == Some(wanted);
+    if found {
+        parts.pop();
+    }
+    found
+}
+
+fn chain(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    Expr::BinaryOp {
+        left: Box::new(left),
+        op,
+        right: Box::new(right),
+    }
+}
+
+fn disjunction(parts: &mut Vec<Part>) -> Expr {
+    let mut e = conjunction(parts);
+    while next_is(parts, &Part::Or) {
+        e = chain(e, BinaryOperator::Or, conjunction(parts));
+    }
+    e
+}
+
+fn conjunction(parts: &mut Vec<Part>) -> Expr {
+    let mut e = negation(parts);
+    while next_is(parts, &Part::And) {
+        e = chain(e, BinaryOperator::And, negation(parts));
+    }
+    e
+}
+
+fn negation(parts: &mut Vec<Part>) -> Expr {
+    if next_is(parts, &Part::Not) {
+        return Expr::UnaryOp {
+            op: UnaryOperator::Not,
+            expr: Box::new(negation(parts)),
+        };
+    }
+    let mut e = match parts.pop() {
+        Some(Part::Operand(e)) => e,
+        // Every operator of a tree has its operands.
+        _ => null(),
+    };
+    loop {
+        if next_is(parts, &Part::Distinct) {
+            e = Expr::IsDistinctFrom(Box::new(e), Box::new(negation_or_operand(parts)));
+        } else if next_is(parts, &Part::NotDistinct) {
+            e = Expr::IsNotDistinctFrom(Box::new(e), Box::new(negation_or_operand(parts)));
+        } else {
+            return e;
+        }
+    }
+}
+
+fn negation_or_operand(parts: &mut Vec<Part>) -> Expr {
+    match parts.pop() {
+        Some(Part::Operand(e)) => e,
+        Some(part) => {
+            parts.push(part);
+            negation(parts)
+        }
+        None => null(),
+    }
+}
