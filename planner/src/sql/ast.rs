@@ -15,7 +15,7 @@ pub struct QueryText {
     pub query: Box<Query>,
 }
 
-/// CREATE [OR REPLACE] [MATERIALIZED] VIEW.
+/// `CREATE [OR REPLACE] [MATERIALIZED] VIEW`.
 #[derive(Debug, Clone)]
 pub struct CreateView {
     /// MATERIALIZED.

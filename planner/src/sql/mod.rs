@@ -1,6 +1,6 @@
 //! Parsing and binding: text → [`Statement`].
 //!
-//! The server parses once ([`parse`]), then binds each statement against a catalog snapshot ([`Binder::bind`]) just before it runs
+//! The server parses once ([`parse()`]), then binds each statement against a catalog snapshot ([`Binder::bind`]) just before it runs
 //! (simple protocol) or when it is described (extended protocol, with `$n` parameters).
 
 //!
