@@ -141,7 +141,11 @@ mod tests {
         assert!(same_value(Some("2"), Some("2.0000"), false));
         assert!(same_value(Some("0.30000000000000004"), Some("0.3"), true));
         assert!(!same_value(Some("0.30000000000000004"), Some("0.3"), false));
-        assert!(same_value(Some("1.0833333333333333"), Some("1.08333333333333333333"), false));
+        assert!(same_value(
+            Some("1.0833333333333333"),
+            Some("1.08333333333333333333"),
+            false
+        ));
         assert!(!same_value(Some("1.083333"), Some("1.08333333333333333333"), false));
         assert!(!same_value(Some("0.3001"), Some("0.3"), true));
         assert!(!same_value(Some("10"), Some("1"), true));
