@@ -57,6 +57,7 @@ fn misread(e: &Expr) -> bool {
 }
 
 #[derive(PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a few short-lived values a statement")]
 enum Part {
     Operand(Expr),
     Or,
