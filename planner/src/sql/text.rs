@@ -197,7 +197,8 @@ pub fn display_scale(value: i256, data_type: &DataType) -> usize {
     if data_type == &BARE_NUMERIC {
         return needed;
     }
-    if value == i256::ZERO {
+    // 0/n and n/n: PostgreSQL's estimate from the operands is one group of digits lower.
+    if value == i256::ZERO || (needed == 0 && text.len() == scale + 1 && text.starts_with('1')) {
         return 20;
     }
     // Weight of the leading group of four digits, counted from the point.

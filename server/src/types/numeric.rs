@@ -136,7 +136,8 @@ impl Digits {
                     self.weight().unwrap_or(-1)
                 };
                 let wanted = usize::try_from((16 - 4 * weight).max(0)).unwrap_or(0);
-                wanted.min(self.scale)
+                // The value was rounded where PostgreSQL rounds it: digits beyond the estimate are digits of the value.
+                wanted.max(significant).min(self.scale)
             }
         }
     }
@@ -152,30 +153,9 @@ impl Digits {
         i32::try_from(p / 4 + 1).ok().map(|w| -w)
     }
 
-    /// The digits with all after the first `shown` decimals rounded away, half away from zero. Only quotients have such.
-    fn rounded(&self, shown: usize) -> Self {
-        let mut digits = self.clone();
-        let end = 80 - self.scale + shown;
-        let up = shown < self.scale && self.buffer[end] >= b'5';
-        digits.buffer[end..].fill(b'0');
-        let mut at = end;
-        let mut carry = up;
-        while carry && at > 0 {
-            at -= 1;
-            carry = digits.buffer[at] == b'9';
-            digits.buffer[at] = if carry { b'0' } else { digits.buffer[at] + 1 };
-            digits.start = digits.start.min(at);
-        }
-        digits
-    }
-
     /// Appends the text form.
     pub fn put_text(&self, out: &mut impl BufMut, display: Display) {
         let shown = self.display_scale(display);
-        self.rounded(shown).put_shown(out, shown);
-    }
-
-    fn put_shown(&self, out: &mut impl BufMut, shown: usize) {
         let visible_zero = self.whole().iter().chain(&self.fraction()[..shown]).all(|&b| b == b'0');
         if self.negative && !visible_zero {
             out.put_u8(b'-');
@@ -192,10 +172,6 @@ impl Digits {
     /// Appends the binary form: groups of four digits, big-endian.
     pub fn put_binary(&self, out: &mut impl BufMut, display: Display) {
         let shown = self.display_scale(display);
-        self.rounded(shown).put_groups(out, shown);
-    }
-
-    fn put_groups(&self, out: &mut impl BufMut, shown: usize) {
         let (whole, fraction) = (self.whole(), &self.fraction()[..shown]);
         let lead = (4 - whole.len() % 4) % 4;
         let n_whole = (whole.len() + lead) / 4;
@@ -399,27 +375,27 @@ mod tests {
         assert_eq!(text("12345.678901234567", &QUOTIENT), "12345.678901234567");
     }
 
-    /// PostgreSQL's own output for avg() over (sum, count) = (494, 28), (344, 3), (1, 3), (2, 3), (0, 5), (5, 5), (20000, 3).
+    /// PostgreSQL's own output of 494/28, 344/3, 1/3, 3.25/3, 0/5, 5/5, 20000/3 and 3/2, from values rounded where it rounds them.
     #[test]
     fn quotients_show_postgres_digits() {
-        let quotient = |a: i128, b: i128| {
-            let scaled = i256::from_i128(a).wrapping_mul(i256::from_i128(10).wrapping_pow(38));
-            let (q, r) = (
-                scaled.wrapping_div(i256::from_i128(b)),
-                scaled.wrapping_rem(i256::from_i128(b)),
-            );
-            let up = i256::from_i128(i128::from(r.wrapping_mul(i256::from_i128(2)) >= i256::from_i128(b)));
+        let shown = |text: &str| {
+            let value = parse(text, 75, 38, &QUOTIENT).unwrap();
             let mut out = Vec::new();
-            Digits::from_i256(q.wrapping_add(up), 38).put_text(&mut out, Display::Quotient);
+            Digits::from_i256(value, 38).put_text(&mut out, Display::Quotient);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(quotient(494, 28), "17.6428571428571429");
-        assert_eq!(quotient(344, 3), "114.6666666666666667");
-        assert_eq!(quotient(1, 3), "0.33333333333333333333");
-        assert_eq!(quotient(2, 3), "0.66666666666666666667");
-        assert_eq!(quotient(0, 5), "0.00000000000000000000");
-        assert_eq!(quotient(5, 5), "1.00000000000000000000");
-        assert_eq!(quotient(20000, 3), "6666.6666666666666667");
+        for text in [
+            "17.6428571428571429",
+            "114.6666666666666667",
+            "0.33333333333333333333",
+            "1.08333333333333333333",
+            "0.00000000000000000000",
+            "1.00000000000000000000",
+            "6666.6666666666666667",
+            "1.5000000000000000",
+        ] {
+            assert_eq!(shown(text), text);
+        }
     }
 
     #[test]
