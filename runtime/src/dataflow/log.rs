@@ -193,10 +193,10 @@ impl StepLog {
         Some((Arc::clone(&entry.step), std::mem::take(&mut entry.sum)))
     }
 
-    /// A checkpoint covers the steps up to `seq`. Answers up to which step nothing is needed any more: tasks that are still
+    /// A checkpoint covers the steps up to `seq`; the same step again brings the files where its state lies now. Answers up to which step nothing is needed any more: tasks that are still
     /// replaying steps before the checkpoint keep theirs, until the next one.
     pub(crate) fn checkpoint_completed(&mut self, seq: u64, state: Arc<dyn StateReader>) -> Option<u64> {
-        if self.checkpoint.is_some_and(|c| c >= seq) || seq >= self.done {
+        if self.checkpoint.is_some_and(|c| c > seq) || seq >= self.done {
             tracing::error!(step = seq, "a checkpoint was completed out of order");
             return None;
         }

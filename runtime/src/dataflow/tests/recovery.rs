@@ -16,7 +16,7 @@ fn run(name: &str, seed: u64, parallelism: usize, channel_bytes: usize, failing:
     let mut run = Run::start(&executor, spec, None, faults);
     let (mut random, mut table) = (Random(seed), Zset::default());
     let (mut view, mut store) = (Zset::default(), Store::default());
-    let mut models = Vec::new();
+    let (mut models, mut completed) = (Vec::new(), None);
     for round in 0..30 {
         // Several steps in flight; the last of some rounds is a checkpoint.
         for i in 0..3 {
@@ -37,11 +37,18 @@ fn run(name: &str, seed: u64, parallelism: usize, channel_bytes: usize, failing:
             if let Some(snapshot) = &result.snapshot {
                 store.apply(snapshot);
                 if random.below(2) == 0 {
-                    run.region.checkpoint_completed(result.seq, Arc::new(store.clone()));
+                    let state = Arc::new(store.clone());
+                    run.region.checkpoint_completed(result.seq, Arc::clone(&state) as _);
+                    completed = Some((result.seq, state));
                 }
             }
         }
         assert_eq!(run.region.in_flight(), 0);
+        // A later checkpoint without a step of this region: the same state lies in other files, and the old ones are gone.
+        if let Some((seq, state)) = &completed {
+            run.region.checkpoint_completed(*seq, Arc::new(Store::default()));
+            run.region.checkpoint_completed(*seq, Arc::clone(state) as _);
+        }
     }
     let incarnations: u32 = run.region.tasks().iter().map(|t| t.incarnation - 1).sum();
     assert_eq!(incarnations as usize, run.restarts.len());
