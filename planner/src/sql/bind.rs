@@ -103,7 +103,6 @@ impl Binder {
         let plan = canonical_output(plan)?;
         if mode == Mode::Streaming {
             refuse_volatile(&plan)?;
-            refuse_many_rows(&plan)?;
         }
         let schema = output_schema(&plan);
         let used = provider.used.borrow().iter().copied().collect();
@@ -444,45 +443,4 @@ impl<'a> ExprBinder<'a> {
             .sql_to_expr(e, schema, &mut planner_context(self.params))
             .map_err(map_df_error)
     }
-}
-
-/// A view keeps a scalar subquery as a join, which cannot notice a second row: so it must be one row by its form.
-fn refuse_many_rows(plan: &LogicalPlan) -> Result<()> {
-    fn single(plan: &LogicalPlan) -> bool {
-        match plan {
-            LogicalPlan::Projection(p) => single(&p.input),
-            LogicalPlan::SubqueryAlias(a) => single(&a.input),
-            LogicalPlan::Sort(s) => s.fetch == Some(1) || single(&s.input),
-            LogicalPlan::Filter(f) => single(&f.input),
-            LogicalPlan::Aggregate(a) => a.group_expr.is_empty(),
-            LogicalPlan::EmptyRelation(_) => true,
-            LogicalPlan::Values(v) => v.values.len() == 1,
-            LogicalPlan::Limit(l) => {
-                matches!(
-                    l.get_fetch_type(),
-                    Ok(datafusion::logical_expr::FetchType::Literal(Some(0 | 1)))
-                )
-            }
-            _ => false,
-        }
-    }
-    let mut refused = false;
-    plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|e| {
-            e.apply(|e| {
-                if let Expr::ScalarSubquery(s) = e {
-                    refused |= !single(&s.subquery);
-                }
-                Ok(TreeNodeRecursion::Continue)
-            })
-        })
-    })
-    .map_err(map_df_error)?;
-    if refused {
-        return Err(PlanError::unsupported(
-            "a scalar subquery that may return more than one row is not supported in a materialized view or sink",
-        )
-        .hint("Use an aggregate such as max(), or a join."));
-    }
-    Ok(())
 }
