@@ -204,9 +204,9 @@ pub fn display_scale(value: i256, data_type: &DataType) -> usize {
     // Weight of the leading group of four digits, counted from the point.
     let digits = i64::try_from(text.len()).unwrap_or(0) - i64::try_from(scale).unwrap_or(0);
     let weight = (digits - 1).div_euclid(4);
-    needed
-        .max(usize::try_from((16 - 4 * weight).max(0)).unwrap_or(0))
-        .min(scale)
+    let estimate = usize::try_from((16 - 4 * weight).max(0)).unwrap_or(0);
+    // Digits beyond the estimate tell that PostgreSQL's, made from the operands, was one or more groups higher.
+    (estimate + needed.saturating_sub(estimate).next_multiple_of(4)).min(scale)
 }
 
 /// numeric.

@@ -136,8 +136,9 @@ impl Digits {
                     self.weight().unwrap_or(-1)
                 };
                 let wanted = usize::try_from((16 - 4 * weight).max(0)).unwrap_or(0);
-                // The value was rounded where PostgreSQL rounds it: digits beyond the estimate are digits of the value.
-                wanted.max(significant).min(self.scale)
+                // The value was rounded where PostgreSQL rounds it, after whole groups: digits beyond the estimate tell that its
+                // own estimate was higher.
+                (wanted + significant.saturating_sub(wanted).next_multiple_of(4)).min(self.scale)
             }
         }
     }
@@ -389,6 +390,7 @@ mod tests {
             "114.6666666666666667",
             "0.33333333333333333333",
             "1.08333333333333333333",
+            "1.00421747118757307500",
             "0.00000000000000000000",
             "1.00000000000000000000",
             "6666.6666666666666667",
