@@ -14,7 +14,7 @@ build: setup ## the levee binary, in the one profile that everything uses
 	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
-.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-docs test-crash test-property bless
+.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-docs test-crash test-oracle test-blast test-bad-input test-power test-property bless
 
 # In the order in which they fail fastest; `.ci/run` runs the same list.
 TEST_PARTS := setup test-fmt test-lint test-rust test-client test-docs
@@ -43,8 +43,21 @@ test-client: test-binary ## psycopg 3 and psql's backslash commands against a ru
 test-docs:
 	$(ENV) RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 
-test-crash: setup test-binary ## SIGKILL at 50 moments; one JSON line per kill
-	$(ENV) LEVEE_KILLS=50 cargo test --workspace --test system -- --nocapture crash
+test-crash: setup test-binary ## SIGKILL at 50 moments, power loss at every IO step; one JSON line each
+	$(ENV) LEVEE_KILLS=50 LEVEE_LIVES=100000 cargo test --workspace --test system -- --nocapture crash power
+
+test-oracle: setup test-binary ## every SQL case as batch and as view, random queries and changes, planted faults
+	$(ENV) cargo test --workspace --test system -- --nocapture cases property
+
+test-blast: setup test-binary ## determinism, a panicking task, a slow view, diamonds and big epochs
+	$(ENV) cargo test --workspace --test system -- --nocapture blast outputs_are_the_same
+	$(ENV) cargo test --workspace --lib -- --nocapture dataflow
+
+test-bad-input: setup test-binary ## wrong SQL, broken messages, a full disk, damaged files
+	$(ENV) cargo test --workspace --test system -- --nocapture bad_input
+
+test-power: setup test-binary ## power loss at every IO step, torn writes
+	$(ENV) cargo test --workspace --test system -- --nocapture power
 
 test-property: setup ## a longer property run: LEVEE_SEED, LEVEE_CASES
 	$(ENV) LEVEE_CASES=$${LEVEE_CASES:-2000} cargo test --workspace --test system -- --nocapture property
