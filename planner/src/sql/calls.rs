@@ -1,14 +1,14 @@
 //! Arguments of function calls: untyped literals take the type that the function wants, unusual result types become PostgreSQL's.
 
 use arrow::datatypes::DataType;
-use datafusion::common::{DFSchema, Result as DfResult};
+use datafusion::common::{DFSchema, Result as DfResult, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
 
-use super::operators::{Typed, as_decimal, coerce, common_type, df, is_int, is_number};
+use super::operators::{Typed, as_decimal, binary, coerce, common_type, df, is_int, is_number};
 use super::types::{self, interval};
 use super::typing::{typed, with_args};
-use crate::sql::functions::arith::decimal_parts;
+use crate::sql::functions::{arith::decimal_parts, call};
 
 /// Types one call whose arguments are typed already.
 pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
@@ -50,16 +50,41 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
         | "asin" | "acos" | "atan" | "atan2" | "degrees" | "radians" | "sinh" | "cosh" | "tanh" => {
             args.into_iter().map(numeric_to_float).collect::<DfResult<_>>()?
         }
+        "character_length" if matches!(args.as_slice(), [a] if a.ty == Some(DataType::Binary)) => {
+            return call("octet_length", args.into_iter().map(|a| a.expr).collect());
+        }
+        "to_hex" => args.into_iter().map(hex_arg).collect::<DfResult<_>>()?,
+        "encode" => args.into_iter().map(encode_arg).collect::<DfResult<_>>()?,
         _ => args.into_iter().map(any_arg).collect::<DfResult<_>>()?,
     };
-    let call = with_args(&f, args);
-    let t = call.get_type(schema)?;
+    let typed = with_args(&f, args);
+    let t = typed.get_type(schema)?;
     // DataFusion's own spellings of a type that PostgreSQL has once.
     let canonical = types::canonical(&t);
     if t != DataType::Null && t != canonical && !t.is_nested() {
-        return Ok(Expr::Cast(Cast::new(Box::new(call), canonical)));
+        return Ok(Expr::Cast(Cast::new(Box::new(typed), canonical)));
     }
-    Ok(call)
+    Ok(typed)
+}
+
+/// A negative integer has the digits of its own width.
+fn hex_arg(a: Typed) -> DfResult<Expr> {
+    if !matches!(a.ty, Some(DataType::Int16 | DataType::Int32)) {
+        return any_arg(a);
+    }
+    let low = |n: i64| Typed::new(Expr::Literal(ScalarValue::Int64(Some(n)), None), DataType::Int64);
+    df(binary(a, Operator::BitwiseAnd, low(0xffff_ffff)))
+}
+
+/// Base 64 is padded.
+fn encode_arg(a: Typed) -> DfResult<Expr> {
+    match &a.expr {
+        Expr::Literal(ScalarValue::Utf8(Some(s)), m) if s == "base64" => Ok(Expr::Literal(
+            ScalarValue::Utf8(Some("base64pad".to_owned())),
+            m.clone(),
+        )),
+        _ => any_arg(a),
+    }
 }
 
 /// `t` or `f`, as `concat` writes booleans.

@@ -144,6 +144,13 @@ fn plan_error(m: &str) -> PlanError {
             format!("column \"{column}\" must appear in the GROUP BY clause or be used in an aggregate function"),
         );
     }
+    if m.contains("expressions must match initial ORDER BY") {
+        let message = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
+        return PlanError::new("42P10", message);
+    }
+    if m.contains("subquery should only return one column") {
+        return PlanError::new("42601", "subquery must return only one column");
+    }
     if m.contains("calls cannot be nested") {
         return PlanError::new("42803", "aggregate function calls cannot be nested");
     }
@@ -181,12 +188,21 @@ fn plan_error(m: &str) -> PlanError {
     if m.contains("WITH query name") || m.contains("specified more than once") {
         return PlanError::new("42712", tidy(m));
     }
+    if m.contains("LIMIT must be >= 0") {
+        return PlanError::new("2201W", "LIMIT must not be negative");
+    }
+    if m.contains("OFFSET must be >=0") {
+        return PlanError::new("2201X", "OFFSET must not be negative");
+    }
     if m.contains("zero is not a valid index") {
         return PlanError::new("42P02", "there is no parameter $0");
     }
     if let Some(call) = m.split("argument types '").nth(1).and_then(|t| t.split('\'').next()) {
         return PlanError::new("42883", format!("function {} does not exist", pg_call(call)))
             .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
+    }
+    if m.contains("was not provided a value for execution") {
+        return PlanError::new("42P02", format!("there is no parameter {}", quoted()));
     }
     if m.contains("Placeholder") || m.contains("placeholder") {
         return PlanError::new("42P18", tidy(m));

@@ -14,6 +14,7 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, WindowFrame, WindowFrameBound, WindowFrameUnits};
 use sqlparser::ast::BinaryOperator;
 
+use super::errors::map_df_error;
 use super::functions::{call, external};
 use super::operators::{self, Typed, binary, boolean, cast_expr, coerce, common_type, df, is_unknown};
 use super::types;
@@ -127,7 +128,7 @@ fn operator(op: &BinaryOperator) -> Option<PgOperator> {
 
 fn power(l: Typed, r: Typed) -> Result<Expr> {
     let (l, r) = (coerce(l, &DataType::Float64)?, coerce(r, &DataType::Float64)?);
-    Ok(datafusion::functions::math::power().call(vec![l, r]))
+    call("power", vec![l, r]).map_err(map_df_error)
 }
 
 /// An expression with its type in `schema`.

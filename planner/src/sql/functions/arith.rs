@@ -428,7 +428,7 @@ pub(in crate::sql) fn to_256(a: &ArrayRef) -> Result<Decimal256Array> {
 }
 
 /// Quotient at scale 38, rounded to the number of digits that PostgreSQL selects for it: at least 16 significant ones, in whole
-/// groups of four, and never fewer after the point than either operand has.
+/// groups of four, and never fewer after the point than either operand uses.
 ///
 /// # Errors
 /// Division by zero; a quotient beyond 38 digits on either side.
@@ -443,14 +443,26 @@ pub fn divide(l: i256, s1: i32, r: i256, s2: i32) -> std::result::Result<i256, A
     let (w1, d1) = leading_group(l.wrapping_abs(), s1);
     let (w2, d2) = leading_group(r.wrapping_abs(), s2);
     let weight = w1 - w2 - i32::from(d1 <= d2);
-    // A scale of an unlimited numeric says nothing of the digits in use; only declared scales raise the result's.
-    let declared = |s: i32| if s >= SCALE { 0 } else { s };
-    let digits = (16 - 4 * weight).max(declared(s1)).max(declared(s2)).max(0);
+    // A scale of an unlimited numeric says nothing of the digits in use.
+    let used = |v: i256, s: i32| if s >= SCALE { used_scale(v, s) } else { s };
+    let digits = (16 - 4 * weight).max(used(l, s1)).max(used(r, s2)).max(0);
     if digits > SCALE {
         return quotient(l, s1, r, s2, SCALE, true);
     }
     let q = quotient(l, s1, r, s2, digits, false)?;
     decimal_rescale(q, digits, SCALE, true).ok_or_else(|| ArrowError::ArithmeticOverflow(String::new()))
+}
+
+/// The scale of a number without the zeros at its end.
+fn used_scale(mut v: i256, mut scale: i32) -> i32 {
+    for zeros in [32u8, 16, 8, 4, 2, 1] {
+        let power = pow10(zeros);
+        if i32::from(zeros) <= scale && v.wrapping_rem(power) == i256::ZERO {
+            v = v.wrapping_div(power);
+            scale -= i32::from(zeros);
+        }
+    }
+    scale
 }
 
 /// `l / r` rounded half away from zero at `scale`; long division, so no intermediate exceeds 256 bits by more than the operands.

@@ -6,6 +6,7 @@
 pub mod aggregate;
 pub mod arith;
 pub mod cast;
+mod float;
 pub mod math;
 pub mod string;
 pub mod time;
@@ -132,6 +133,7 @@ static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     let mut all = Vec::new();
     all.extend(arith::functions());
     all.extend(cast::functions());
+    all.extend(float::functions());
     all.extend(math::functions());
     all.extend(string::functions());
     all.extend(time::functions());

@@ -407,3 +407,27 @@ SELECT x * x, x * 0.5 * x FROM (VALUES (100.125::numeric), (-99999.999), (0.001)
 SELECT 1e20::numeric * 1e20::numeric
 SELECT id, row_number() OVER (ORDER BY raw, id), rank() OVER (ORDER BY raw), count(*) OVER (ORDER BY raw) FROM t ORDER BY 1
 SELECT x, sum(1) OVER (ORDER BY x::interval) FROM (VALUES ('1 day'), ('2 days'), ('1 day'), ('-1 month')) v(x) ORDER BY x::interval
+SELECT x / 1 = x, x / 1, 1 / y, y / 7, x / y FROM (VALUES (1234567890123.123456789::numeric, 33.5::numeric), (-98765432109876543210.0000000000000000001, 12345678901234567)) v(x, y) ORDER BY 1, 2
+SELECT avg(x), avg(DISTINCT x) FROM (VALUES (1234567890123.123456789::numeric), (1234567890124.5)) v(x)
+SELECT 2::float8 ^ 2, 10::float8 ^ -400, power(0::float8, 0), (-8)::float8 ^ 3
+SELECT 10 ^ 400
+SELECT power(10, 400)
+SELECT exp(1000::float8)
+SELECT power(0::float8, -1)
+SELECT sqrt(-1::float8)
+SELECT ln(0::float8)
+SELECT chr(0)
+SELECT id FROM t ORDER BY id LIMIT -1
+SELECT id FROM t ORDER BY id OFFSET -1
+SELECT chr(65), chr(8364), chr(NULL), repeat('ab', -1), repeat(NULL, 2), repeat('é', 3), repeat('', 2000000000)
+SELECT lpad('é', 3, 'xy'), rpad('abc', 2), lpad('abc', -1), rpad('a', 4, ''), lpad('a', 3, NULL), rpad('日', 4, 'ab'), lpad('x', 3)
+SELECT repeat('a', 2000000000)
+SELECT lpad('a', 2000000000)
+SELECT chr(-1)
+SELECT chr(2000000)
+SELECT power(4, 0.5::float8), power('NaN'::float8, 0), exp(0::float8), sqrt(2.25::float8), ln(1::float8), log(100::float8), sqrt('Infinity'::float8), exp('-Infinity'::float8)
+SELECT power(-8::float8, 0.5)
+SELECT DISTINCT ON (a) a, id FROM t ORDER BY id
+SELECT sqrt(f) FROM t
+SELECT length('\x00ff'::bytea), length('é'::bytea), length(raw), octet_length(raw), length('é') FROM t ORDER BY id
+SELECT to_hex(-7), to_hex(-7::bigint), to_hex(255), encode('\x00ff'::bytea, 'base64'), encode('abc'::bytea, 'hex'), decode('AP8=', 'base64')
