@@ -201,6 +201,9 @@ fn array_function(f: &Function) -> Option<Expr> {
     if text.contains("pg_options_to_table(ftoptions)") {
         return Some(Expr::Identifier(Ident::new("ftoptions")));
     }
+    if text.contains("pg_options_to_table(attfdwoptions)") {
+        return Some(cast_text(Expr::value(Value::Null)));
+    }
     if text.contains("reloptions") {
         return Some(string(""));
     }
