@@ -199,6 +199,8 @@ def main():
             part(server)
             print(f"client test {part.__name__}: ok ({time.time() - start:.1f} s)")
         server.stop()
+        wrong = [line for line in server.text().splitlines() if " ERROR " in line or " WARN " in line or "panicked" in line]
+        assert not wrong, "the server complains:\n" + "\n".join(wrong)
         print("client test stop: ok")
     except BaseException:
         sys.stderr.write("--- server log ---\n" + server.text()[-4000:])

@@ -185,6 +185,17 @@ impl Server {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Lines of its log that say that something went wrong: ERROR, WARN, panics; those with an expected text left out.
+    pub fn complaints(&self, expected: &[&str]) -> Vec<String> {
+        let wrong = |line: &&str| line.contains(" ERROR ") || line.contains(" WARN ") || line.contains("panicked at");
+        self.log()
+            .lines()
+            .filter(wrong)
+            .filter(|line| !expected.iter().any(|e| line.contains(e)))
+            .map(str::to_string)
+            .collect()
+    }
+
     /// One HTTP request: status and body; `None` without a connection.
     pub fn http(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.http_port)).ok()?;

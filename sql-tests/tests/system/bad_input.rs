@@ -73,6 +73,11 @@ fn statements_are_refused_with_postgres_codes() {
         let position = error.as_db_error().and_then(|e| e.position().cloned());
         assert!(position.is_some(), "an error says where it is");
     });
+    assert_eq!(
+        server.complaints(&[]),
+        Vec::<String>::new(),
+        "a user's mistake is not the server's"
+    );
 }
 
 async fn copy(session: &PgSession, sql: &str, data: &str) -> Result<u64, String> {

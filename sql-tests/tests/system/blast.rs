@@ -101,6 +101,8 @@ fn a_task_that_panics_restarts_alone() {
         let restarted: Vec<_> = after.iter().filter(|(task, n)| before.get(*task) != Some(n)).collect();
         let lives: i64 = restarted.iter().map(|(_, n)| **n - 1).sum();
         assert_eq!(lives, 3, "one restart per panic and no other: {restarted:?}");
+        let complaints = server.complaints(&["panicked at", "planted"]);
+        assert_eq!(complaints, Vec::<String>::new(), "more than the planted panics");
         println!(
             "{{\"test\": \"panic\", \"restarted\": {}, \"tasks\": {}}}",
             restarted.len(),
@@ -211,5 +213,6 @@ fn a_slow_view_delays_no_other() {
             }
         }
         assert!(held, "a view that sleeps delays another");
+        assert_eq!(server.complaints(&[]), Vec::<String>::new());
     });
 }

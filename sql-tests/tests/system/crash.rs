@@ -292,6 +292,11 @@ fn one_kill(
     let server = Server::start(data, &ServerOptions::default());
     let restart_ms = server.age().as_millis();
     let found = runtime.block_on(async { check(&server.connect().await, acked).await });
+    assert_eq!(
+        server.complaints(&[]),
+        Vec::<String>::new(),
+        "recovery after a kill at {point:?} complains"
+    );
     let found = found.unwrap_or_else(|e| panic!("after a kill at {point:?} (confirmed: {confirmed}): {e}"));
     Kill {
         confirmed,

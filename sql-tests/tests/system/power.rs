@@ -167,6 +167,12 @@ fn power_loss_at_every_step_loses_nothing() {
                 }
                 Err(e) => Err(format!("does not open: {e}")),
             };
+            println!(
+                "{{\"power lost at\": {step}, \"of\": {steps}, \"acked\": {}, \"views\": {}, \"ok\": {}}}",
+                acked.transactions.len(),
+                acked.views,
+                outcome.is_ok()
+            );
             outcome.unwrap_or_else(|e| panic!("power lost at step {step} of {steps} (seed {seed}): {e}\n{acked:?}"));
         }
         println!("{{\"test\": \"power loss\", \"steps\": {steps}, \"lives\": {crashed}, \"ok\": true}}");
