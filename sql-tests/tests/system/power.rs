@@ -113,7 +113,8 @@ async fn built(db: &Db, name: &str) -> Result<(), String> {
             other => return other.map(drop),
         }
     }
-    Err(format!("view {name} is not built on"))
+    let (jobs, progress) = (db.engine().status("jobs"), db.engine().status("ddl_progress"));
+    Err(format!("view {name} is not built on: {jobs:?} {progress:?}"))
 }
 
 async fn column(db: &Db, query: &str) -> Result<Vec<i64>, String> {
