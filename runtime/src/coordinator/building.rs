@@ -36,6 +36,8 @@ impl Control {
                     return Ok(());
                 }
                 region.backfill = None;
+                // What was frozen last still speaks of the backfill's pins: until it is frozen anew it must not stand for later epochs.
+                region.dirty = true;
                 region.submitted = start;
                 region.frontier = region.frontier.max(start);
                 tracing::info!(job = %region.name, epoch = start, "backfill complete, following the change log");
