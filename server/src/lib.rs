@@ -84,19 +84,24 @@ fn serve(config: Config) -> Result<(), AnyError> {
     #[cfg(feature = "failpoints")]
     let _scenario = failpoints::setup()?;
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.clamp(2, CLIENT_THREADS_MAX))
-        .thread_stack_size(STACK_BYTES)
-        .thread_name("client")
-        .enable_all()
-        .build()?;
-    let served = runtime.block_on(serve_until_stopped(config));
+    let threads = |name, n| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(n)
+            .thread_stack_size(STACK_BYTES)
+            .thread_name(name)
+            .enable_all()
+            .build()
+    };
+    let runtime = threads("client", cores.clamp(2, CLIENT_THREADS_MAX))?;
+    let queries = threads("query", cores)?;
+    let served = runtime.block_on(serve_until_stopped(config, queries.handle().clone()));
     // What still runs then is a query that has been cancelled.
+    queries.shutdown_timeout(std::time::Duration::from_secs(1));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     served
 }
 
-async fn serve_until_stopped(config: Config) -> Result<(), AnyError> {
+async fn serve_until_stopped(config: Config, queries: tokio::runtime::Handle) -> Result<(), AnyError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let pg = TcpListener::bind(&config.pg_addr)
@@ -116,7 +121,7 @@ async fn serve_until_stopped(config: Config) -> Result<(), AnyError> {
     let engine = tokio::task::spawn_blocking(move || Engine::open(engine_config)).await??;
     let stop = CancellationToken::new();
     let data_dir = config.data_dir.display().to_string();
-    let server = Server::new(std::sync::Arc::clone(&engine), config, stop.clone())?;
+    let server = Server::new(std::sync::Arc::clone(&engine), config, stop.clone(), queries)?;
     let ready = format!(
         "levee ready: postgres at {}, http at {}, data in {data_dir}\n",
         pg.local_addr()?,

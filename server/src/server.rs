@@ -35,6 +35,8 @@ pub struct Server {
     pub stop: CancellationToken,
     /// Bytes that one statement's or block's writes may hold.
     pub write_bytes_max: usize,
+    /// Where queries run: apart from the sessions' threads, which so stay free to hear a cancel request.
+    pub queries: tokio::runtime::Handle,
     base: SessionState,
     sessions: Mutex<HashMap<i32, (i32, Arc<Cancel>)>>,
     next_pid: AtomicI32,
@@ -48,7 +50,12 @@ impl Server {
     ///
     /// # Errors
     /// The directory for spilled query data cannot be used.
-    pub fn new(engine: Arc<Engine>, config: Config, stop: CancellationToken) -> Result<Arc<Self>> {
+    pub fn new(
+        engine: Arc<Engine>,
+        config: Config,
+        stop: CancellationToken,
+        queries: tokio::runtime::Handle,
+    ) -> Result<Arc<Self>> {
         let query_bytes = (config.memory_limit / 4).max(16 << 20);
         let spill = config.data_dir.join("query-spill");
         let runtime = RuntimeEnvBuilder::new()
@@ -63,6 +70,7 @@ impl Server {
             metrics: Metrics::new(),
             stop,
             write_bytes_max: query_bytes,
+            queries,
             base,
             sessions: Mutex::default(),
             next_pid: AtomicI32::new(1),

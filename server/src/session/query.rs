@@ -22,6 +22,7 @@ use levee_planner::sql::{Binder, Query, bind_params};
 use levee_runtime::coordinator::{Engine, ReadSnapshot};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{FieldDescription, RowDescription};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -74,11 +75,11 @@ impl Rows {
         }
     }
 
-    /// Starts a physical plan.
-    fn start(schema: SchemaRef, plan: Arc<dyn ExecutionPlan>, state: &SessionState) -> Self {
+    /// Starts a physical plan on the threads for queries: a plan may compute for long between two points where it can be stopped.
+    fn start(schema: SchemaRef, plan: Arc<dyn ExecutionPlan>, state: &SessionState, queries: &Handle) -> Self {
         let context = state.task_ctx();
         let (sender, batches) = mpsc::channel(CHANNEL_BATCHES);
-        let task = tokio::spawn(async move {
+        let task = queries.spawn(async move {
             let mut stream = match execute_stream(plan, context) {
                 Ok(stream) => stream,
                 Err(e) => {
@@ -180,7 +181,12 @@ impl Session {
     ) -> Result<Rows> {
         let plan = bind_params(query.plan.clone(), params)?;
         let (state, plan) = self.physical(binder, plan, snapshot).await?;
-        Ok(Rows::start(Arc::clone(&query.schema), plan, &state))
+        Ok(Rows::start(
+            Arc::clone(&query.schema),
+            plan,
+            &state,
+            &self.server.queries,
+        ))
     }
 
     async fn physical(
@@ -247,7 +253,12 @@ impl Session {
             return Ok(text.lines().map(str::to_owned).collect());
         }
         let started = tokio::time::Instant::now();
-        let mut rows = Rows::start(Arc::clone(&query.schema), Arc::clone(&physical), &state);
+        let mut rows = Rows::start(
+            Arc::clone(&query.schema),
+            Arc::clone(&physical),
+            &state,
+            &self.server.queries,
+        );
         let count = async {
             let mut n = 0;
             while let Some(batch) = rows.next().await? {
