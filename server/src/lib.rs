@@ -93,7 +93,8 @@ fn serve(config: Config) -> Result<(), AnyError> {
             .build()
     };
     let runtime = threads("client", cores.clamp(2, CLIENT_THREADS_MAX))?;
-    let queries = threads("query", cores)?;
+    // More than cores: a cancelled query may hold its thread until its plan comes to a point where it can stop.
+    let queries = threads("query", cores.max(2) * 4)?;
     let served = runtime.block_on(serve_until_stopped(config, queries.handle().clone()));
     // What still runs then is a query that has been cancelled.
     queries.shutdown_timeout(std::time::Duration::from_secs(1));
