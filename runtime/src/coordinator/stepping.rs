@@ -74,8 +74,6 @@ impl Control {
             if limit <= region.submitted {
                 break;
             }
-            // A block that reads at an epoch needs a boundary there. It saw that epoch as the newest, so no step is beyond it yet.
-            let limit = self.shared.next_pin(region.submitted).map_or(limit, |p| limit.min(p));
             let end = choose_step(region.submitted, limit, &changed, &self.stops, STEP_ROWS_MAX);
             let has_change = changed.iter().any(|(e, _)| *e <= end);
             self.take_step(id, end, has_change)?;
