@@ -66,15 +66,18 @@ impl Control {
             if region.in_flight.len() >= IN_FLIGHT_MAX || region.submitted >= self.cut {
                 break;
             }
-            let (limit, changed) = self.available(region)?;
+            let (available, changed) = self.available(region)?;
             let limit = region
                 .checkpoint_target
                 .filter(|t| *t > region.submitted)
-                .map_or(limit, |t| limit.min(t));
+                .map_or(available, |t| available.min(t));
             if limit <= region.submitted {
                 break;
             }
             let end = choose_step(region.submitted, limit, &changed, &self.stops, STEP_ROWS_MAX);
+            let Some(end) = self.whole_steps(region, end, available) else {
+                break;
+            };
             let has_change = changed.iter().any(|(e, _)| *e <= end);
             self.take_step(id, end, has_change)?;
         }
@@ -88,6 +91,29 @@ impl Control {
             }
         }
         self.freeze_if_due(id)
+    }
+
+    /// Subscribers take their inputs' steps whole. An `end` inside an input's step moves to that step's end, if all inputs are
+    /// complete up to there (`available`), else back to where it began; `None` if nothing is left then. Otherwise the region would
+    /// be said to be complete through an epoch whose changes it has not seen, and a checkpoint of it would lose them.
+    fn whole_steps(&self, region: &RegionCtl, end: u64, available: u64) -> Option<u64> {
+        let inputs = region
+            .inputs
+            .iter()
+            .filter_map(|i| self.regions.get(i)?.relation.as_ref());
+        let settled = |from: u64, next: &dyn Fn(u64) -> u64| {
+            let mut epoch = from;
+            while next(epoch) != epoch {
+                epoch = next(epoch);
+            }
+            epoch
+        };
+        let forward = settled(end, &|e| inputs.clone().map(|r| r.step_end(e)).max().unwrap_or(e));
+        if forward <= available {
+            return Some(forward);
+        }
+        let back = settled(end, &|e| inputs.clone().map(|r| r.boundary(e)).min().unwrap_or(e));
+        (back > region.submitted).then_some(back)
     }
 
     fn take_step(&mut self, id: ObjectId, end: u64, has_change: bool) -> Result<()> {

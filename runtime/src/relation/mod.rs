@@ -133,6 +133,13 @@ impl Relation {
             .map_or(epoch, |r| r.from)
     }
 
+    /// The oldest step boundary that is not before `epoch`: the end of the step that holds it, or itself.
+    pub fn step_end(&self, epoch: u64) -> u64 {
+        let state = self.state.read();
+        let step = state.runs.iter().find(|r| r.from < epoch && epoch < r.to);
+        step.map_or(epoch, |r| r.to)
+    }
+
     /// The rows at `epoch`.
     ///
     /// # Errors

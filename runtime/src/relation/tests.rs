@@ -141,6 +141,8 @@ fn an_epoch_inside_a_step_is_not_readable() {
     relation.publish(0, 8, Some(delta(&order, &[((1, None), 1)])));
     assert_eq!(relation.boundary(5), 0);
     assert_eq!(relation.boundary(8), 8);
+    assert_eq!(relation.step_end(5), 8);
+    assert_eq!(relation.step_end(8), 8);
     assert!(relation.snapshot(5).is_err());
     relation.advance(20);
     assert_eq!(relation.boundary(13), 13);
