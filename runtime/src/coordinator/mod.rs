@@ -395,14 +395,21 @@ impl Engine {
     /// `NoObject`; a view that stopped with an error.
     pub async fn snapshot(&self, relations: &[ObjectId], at_least: u64) -> Result<ReadSnapshot> {
         let mut tries = 0;
+        let mut held: Option<EpochPin> = None;
         loop {
+            let at_least = held.as_ref().map_or(at_least, EpochPin::epoch);
             let found = self.relations(relations, at_least).await?;
             let all: Vec<Arc<Relation>> = found.values().map(Arc::clone).collect();
-            let epoch = if all.is_empty() {
-                self.newest_epoch()
-            } else {
-                region::common_boundary(&all)
+            let epoch = match &held {
+                Some(pin) => pin.epoch(),
+                None if all.is_empty() => self.newest_epoch(),
+                None => region::common_boundary(&all),
             };
+            if epoch < at_least {
+                // The steps of these relations meet before it only: let them meet at the newest epoch.
+                held = Some(self.pin(at_least));
+                continue;
+            }
             match self.pinned(&found, epoch) {
                 // A fold may pass between choosing the epoch and pinning it.
                 Err(RuntimeError::EpochUnavailable { .. }) if tries < 100 => {
@@ -442,7 +449,8 @@ impl Engine {
         self.shared.newest.load(Ordering::Acquire)
     }
 
-    /// Keeps the newest epoch that all tables have taken, at least `at_least`, readable while the answer lives.
+    /// Keeps the newest epoch that all tables have taken, at least `at_least`, readable while the answer lives: no step passes it
+    /// and nothing folds it away.
     pub fn pin(&self, at_least: u64) -> EpochPin {
         let mut pins = self.shared.pins.lock();
         let epoch = self.newest_epoch().max(at_least);

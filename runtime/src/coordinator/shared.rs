@@ -173,6 +173,11 @@ impl Shared {
         self.pins.lock().keys().next().copied()
     }
 
+    /// The first epoch after `epoch` that a block reads at.
+    pub(super) fn next_pin(&self, epoch: u64) -> Option<u64> {
+        self.pins.lock().range(epoch + 1..).next().map(|(&e, _)| e)
+    }
+
     /// Some relation holds runs that could be folded.
     pub(super) fn fold_needed(&self) -> bool {
         self.entries

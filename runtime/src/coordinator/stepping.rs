@@ -74,6 +74,8 @@ impl Control {
             if limit <= region.submitted {
                 break;
             }
+            // A block that reads at an epoch needs a boundary there. It saw that epoch as the newest, so no step is beyond it yet.
+            let limit = self.shared.next_pin(region.submitted).map_or(limit, |p| limit.min(p));
             let end = choose_step(region.submitted, limit, &changed, &self.stops, STEP_ROWS_MAX);
             let Some(end) = self.whole_steps(region, end, available) else {
                 break;

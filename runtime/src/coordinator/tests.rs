@@ -254,3 +254,38 @@ async fn run_until_crash(engine: &Engine, acked: &mut Vec<i64>) -> Option<(Objec
     }
     Some((t, v))
 }
+
+/// A block's epoch stays readable whatever the steps of its relations were going to be, and a read of several relations is never
+/// older than what it must see.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_pinned_epoch_is_a_boundary() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(Engine::open(config(dir.path())).unwrap());
+    let t = create(&engine, table).await;
+    let v = create(&engine, |id| view(id, t)).await;
+    let w = create(&engine, |id| view(id, t)).await;
+    let writers: Vec<_> = (0..4)
+        .map(|k| {
+            let engine = Arc::clone(&engine);
+            tokio::spawn(async move {
+                for i in 0..200 {
+                    let epoch = commit(&engine, t, &[(k * 1000 + i, i % 7, 1)]).await;
+                    let snapshot = engine.snapshot(&[t, v, w], epoch).await.unwrap();
+                    assert!(snapshot.epoch >= epoch);
+                }
+            })
+        })
+        .collect();
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        let pin = engine.pin(0);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let snapshot = engine.snapshot_at(&[t, v], pin.epoch()).await.unwrap();
+        assert_eq!(snapshot.epoch, pin.epoch());
+        let snapshot = engine.snapshot_at(&[w], pin.epoch()).await.unwrap();
+        assert_eq!(snapshot.epoch, pin.epoch());
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    engine.shutdown().await;
+}
