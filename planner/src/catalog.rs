@@ -19,18 +19,80 @@ pub struct TableDef {
     pub primary_key: Vec<usize>,
     /// Default expression per column, as SQL text.
     pub defaults: Vec<Option<String>>,
+    /// Where the table takes its rows from besides INSERT: its own source, whose splits carry the table's id.
+    pub ingest: Option<Box<IngestDef>>,
+}
+
+/// The connector of a table that stores what it ingests.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct IngestDef {
+    /// What is read.
+    pub source: SourceDef,
+    /// From the source (and, as a `Scan` of the table's own id, from writes) to the stored rows.
+    pub plan: StreamPlan,
 }
 
 /// A source's definition. A source stores nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SourceDef {
-    /// Columns.
+    /// Columns, included ones too.
     #[serde(with = "schema_serde")]
     pub schema: SchemaRef,
     /// `connector` option.
     pub connector: String,
     /// All WITH options, keys lower-cased.
     pub options: BTreeMap<String, String>,
+    /// FORMAT: how records change rows.
+    pub format: SourceFormat,
+    /// ENCODE: how a record's bytes hold a row.
+    pub encode: Encoding,
+    /// Options in parentheses after ENCODE, keys lower-cased.
+    pub encode_options: BTreeMap<String, String>,
+    /// Columns that come from the record's envelope instead of its payload (INCLUDE …), by column of `schema`.
+    pub includes: BTreeMap<usize, Include>,
+    /// Primary key, columns in key order; needed by upsert and Debezium.
+    pub key: Vec<usize>,
+}
+
+/// How a source's records change rows, or how a sink's rows become records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SourceFormat {
+    /// The connector makes its own rows (nexmark, datagen).
+    Native,
+    /// Each record is a new row.
+    Plain,
+    /// The newest record of a key is its row; a record without a value removes it.
+    Upsert,
+    /// Debezium change events.
+    Debezium,
+}
+
+/// How a record's bytes hold a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Encoding {
+    /// The connector's own.
+    Native,
+    /// One JSON object a record or line.
+    Json,
+    /// One CSV row a record or line.
+    Csv,
+    /// Parquet files.
+    Parquet,
+}
+
+/// A part of a record's envelope that a source shows as a column.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Include {
+    /// The key's bytes.
+    Key,
+    /// Partition number, or the file's path.
+    Partition,
+    /// Offset in the partition, or the byte (row, for Parquet) in the file.
+    Offset,
+    /// The record's timestamp.
+    Timestamp,
+    /// All headers as a JSON object, or the value of one.
+    Header(Option<String>),
 }
 
 /// A plain view: its text, bound anew at each use.
@@ -71,6 +133,14 @@ pub struct SinkDef {
     pub connector: String,
     /// All WITH options, keys lower-cased.
     pub options: BTreeMap<String, String>,
+    /// FORMAT.
+    pub format: SourceFormat,
+    /// ENCODE.
+    pub encode: Encoding,
+    /// Options in parentheses after ENCODE, keys lower-cased.
+    pub encode_options: BTreeMap<String, String>,
+    /// Columns that identify a row at the target, in key order; empty: append-only.
+    pub key: Vec<usize>,
 }
 
 /// What an object is.
@@ -148,6 +218,8 @@ pub enum CatalogOp {
     Create(CatalogObject),
     /// Gone, with its state.
     Drop(ObjectId),
+    /// The object of this id has another definition from here on (a new name, schema, option); its state stays.
+    Replace(CatalogObject),
 }
 
 /// All objects.
@@ -195,6 +267,9 @@ impl Catalog {
             }
             CatalogOp::Drop(id) => {
                 self.objects.remove(id);
+            }
+            CatalogOp::Replace(object) => {
+                self.objects.insert(object.id, object.clone());
             }
         }
     }

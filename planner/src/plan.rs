@@ -20,7 +20,7 @@ use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 
 /// Version of the serialised form; readers accept this and the one before.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {

@@ -14,7 +14,9 @@ use super::ext::{fold, object_name};
 use super::rewrite::Mode;
 use super::typing::typed;
 use super::{Binder, Statement, assign, connectors, types};
-use crate::catalog::{CatalogObject, MaterializedViewDef, ObjectKind, SinkDef, SourceDef, TableDef, ViewDef};
+use crate::catalog::{
+    CatalogObject, Encoding, MaterializedViewDef, ObjectKind, SinkDef, SourceDef, SourceFormat, TableDef, ViewDef,
+};
 use crate::plan::{ObjectId, StreamPlan};
 use crate::{PlanError, Result};
 
@@ -111,6 +113,7 @@ impl Binder {
             schema: Arc::new(Schema::new(fields)),
             primary_key,
             defaults,
+            ingest: None,
         };
         Ok(self.create(name, ObjectKind::Table(def), Vec::new(), text, t.if_not_exists))
     }
@@ -181,6 +184,11 @@ impl Binder {
             schema,
             connector: s.options.get("connector").cloned().unwrap_or_default(),
             options: s.options.clone(),
+            format: SourceFormat::Native,
+            encode: Encoding::Native,
+            encode_options: Options::new(),
+            includes: Default::default(),
+            key: Vec::new(),
         };
         Ok(self.create(name, ObjectKind::Source(def), Vec::new(), text, s.if_not_exists))
     }
@@ -329,6 +337,10 @@ impl Binder {
             plan,
             connector,
             options: s.options.clone(),
+            format: SourceFormat::Native,
+            encode: Encoding::Native,
+            encode_options: Options::new(),
+            key: Vec::new(),
         };
         Ok(self.create(name, ObjectKind::Sink(Box::new(def)), used, text, s.if_not_exists))
     }

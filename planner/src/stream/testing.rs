@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::catalog::TableProvider;
 
 use crate::Result;
-use crate::catalog::{Catalog, CatalogObject, CatalogOp, ObjectKind, SourceDef, TableDef};
+use crate::catalog::{Catalog, CatalogObject, CatalogOp, Encoding, ObjectKind, SourceDef, SourceFormat, TableDef};
 use crate::plan::StreamPlan;
 use crate::sql::{BindSettings, Binder, Statement, SystemTables, parse};
 
@@ -103,6 +103,7 @@ fn table(catalog: &mut Catalog, name: &str, fields: Vec<Field>, primary_key: Vec
             schema: Arc::new(Schema::new(fields)),
             primary_key,
             defaults,
+            ingest: None,
         }),
     );
 }
@@ -116,6 +117,11 @@ fn source(catalog: &mut Catalog, name: &str, fields: Vec<Field>) {
             schema: Arc::new(Schema::new(fields)),
             connector,
             options: Default::default(),
+            format: SourceFormat::Native,
+            encode: Encoding::Native,
+            encode_options: Default::default(),
+            includes: Default::default(),
+            key: Vec::new(),
         }),
     );
 }

@@ -31,7 +31,7 @@ use crate::{Result, RuntimeError};
 
 /// Operator id under which a relation's rows are stored.
 pub const RELATION_OPERATOR: u32 = u32::MAX;
-const PAYLOAD_VERSION: u32 = 1;
+const PAYLOAD_VERSION: u32 = 2;
 
 /// A source's place as of a checkpoint.
 #[derive(Debug, Clone, Serialize, Deserialize)]

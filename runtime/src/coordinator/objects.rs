@@ -30,6 +30,11 @@ impl Control {
                 }
             }
             CatalogOp::Drop(id) => self.remove_object(*id),
+            CatalogOp::Replace(object) => {
+                if let Some(region) = self.regions.get_mut(&object.id) {
+                    region.name.clone_from(&object.name);
+                }
+            }
         }
     }
 

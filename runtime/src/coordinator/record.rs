@@ -21,7 +21,7 @@ use crate::{Delta, Diffs, Result, RuntimeError};
 
 /// Log record kind of a timeline record.
 pub const EPOCH_KIND: u8 = 1;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const DIFF_COLUMN: &str = "\u{1}diff";
 
 /// One epoch of the timeline: the barrier itself.

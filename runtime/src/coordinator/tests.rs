@@ -37,6 +37,7 @@ fn table(id: ObjectId) -> CatalogObject {
             schema: table_schema(),
             primary_key: vec![0],
             defaults: vec![None, None],
+            ingest: None,
         }),
         depends_on: vec![],
         definition: String::new(),
