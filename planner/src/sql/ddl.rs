@@ -186,7 +186,7 @@ impl Binder {
             options: s.options.clone(),
             format: SourceFormat::Native,
             encode: Encoding::Native,
-            encode_options: Options::new(),
+            encode_options: Default::default(),
             includes: Default::default(),
             key: Vec::new(),
         };
@@ -339,7 +339,7 @@ impl Binder {
             options: s.options.clone(),
             format: SourceFormat::Native,
             encode: Encoding::Native,
-            encode_options: Options::new(),
+            encode_options: Default::default(),
             key: Vec::new(),
         };
         Ok(self.create(name, ObjectKind::Sink(Box::new(def)), used, text, s.if_not_exists))
