@@ -392,16 +392,15 @@ impl Checkpointer {
 fn append(builder: &mut DeltaBuilder, part: &Frozen) -> Result<bool> {
     let before = builder.len();
     let region = part.region.0;
-    for entry in &part.state.entries {
-        let (key, value) = part.state.get(entry);
+    for entry in part.state.iter() {
         let key = StateKey {
             region,
             operator: entry.operator,
             table: entry.table,
             vnode: entry.vnode,
-            key,
+            key: entry.key,
         };
-        match value {
+        match entry.value {
             Some(value) => builder.put(key, value),
             None => builder.delete(key),
         }

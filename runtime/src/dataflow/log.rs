@@ -162,7 +162,7 @@ impl StepLog {
         sum.busy_us += busy_us;
         if let Some(part) = snapshot {
             match &mut sum.snapshot {
-                Some(whole) => whole.append(&part),
+                Some(whole) => whole.append(part),
                 None => sum.snapshot = Some(part),
             }
         }

@@ -18,6 +18,7 @@ pub mod message;
 mod program;
 mod region;
 mod spill;
+mod state_delta;
 mod task;
 pub mod testing;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use crate::{Delta, Result};
 
 pub use executor::Executor;
 pub use region::Region;
+pub use state_delta::{StateDelta, StateEntry};
 
 /// Whether every step on every exchange channel is hashed, so that a replay that differs is found (I2). Hashing all columns of
 /// all rows that cross an exchange costs a few nanoseconds a value; on by default where debug assertions are.
@@ -133,73 +135,6 @@ pub struct StepResult {
     pub errors: Vec<StreamError>,
     /// Time that tasks worked on the step, microseconds, all tasks together.
     pub busy_us: u64,
-}
-
-/// Encoded state entries in one arena.
-#[derive(Debug, Default)]
-pub struct StateDelta {
-    /// Keys and values.
-    pub bytes: Vec<u8>,
-    /// Entries; a later one for the same key wins.
-    pub entries: Vec<StateEntry>,
-}
-
-/// One entry of a [`StateDelta`].
-#[derive(Debug, Clone, Copy)]
-pub struct StateEntry {
-    /// Operator.
-    pub operator: u32,
-    /// Table of the operator.
-    pub table: u8,
-    /// Vnode.
-    pub vnode: u8,
-    /// Start of the key in `bytes`.
-    pub key_start: usize,
-    /// End of the key, start of the value.
-    pub key_end: usize,
-    /// End of the value; `None`: deleted.
-    pub value_end: Option<usize>,
-}
-
-impl StateDelta {
-    /// Adds an entry.
-    pub fn put(&mut self, operator: u32, table: u8, vnode: u8, key: &[u8], value: Option<&[u8]>) {
-        let key_start = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        let key_end = self.bytes.len();
-        if let Some(value) = value {
-            self.bytes.extend_from_slice(value);
-        }
-        let value_end = value.map(|_| self.bytes.len());
-        self.entries.push(StateEntry {
-            operator,
-            table,
-            vnode,
-            key_start,
-            key_end,
-            value_end,
-        });
-    }
-
-    /// Adds all of another delta's entries after this one's.
-    pub fn append(&mut self, other: &Self) {
-        let shift = self.bytes.len();
-        self.bytes.extend_from_slice(&other.bytes);
-        self.entries.extend(other.entries.iter().map(|e| StateEntry {
-            key_start: e.key_start + shift,
-            key_end: e.key_end + shift,
-            value_end: e.value_end.map(|v| v + shift),
-            ..*e
-        }));
-    }
-
-    /// Key and value of an entry.
-    pub fn get(&self, e: &StateEntry) -> (&[u8], Option<&[u8]>) {
-        (
-            &self.bytes[e.key_start..e.key_end],
-            e.value_end.map(|v| &self.bytes[e.key_end..v]),
-        )
-    }
 }
 
 /// Reads a region's state at its last completed checkpoint.

@@ -352,10 +352,9 @@ pub(super) struct Store(pub(super) BTreeMap<StateKey, Vec<u8>>);
 
 impl Store {
     pub(super) fn apply(&mut self, delta: &StateDelta) {
-        for entry in &delta.entries {
-            let (key, value) = delta.get(entry);
-            let at = (entry.operator, entry.table, entry.vnode, key.to_vec());
-            match value {
+        for entry in delta.iter() {
+            let at = (entry.operator, entry.table, entry.vnode, entry.key.to_vec());
+            match entry.value {
                 Some(value) => self.0.insert(at, value.to_vec()),
                 None => self.0.remove(&at),
             };
