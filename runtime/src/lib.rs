@@ -4,6 +4,7 @@
 //! * [`dataflow`] runs a region's tasks on its own threads and moves batches between them.
 //! * [`operators`] are the relational steps, synchronous and deterministic.
 //! * [`relation`] is what a region materializes and what readers read.
+//! * [`memory`] is the budget that all of them keep to.
 //! * [`sources`] read exactly the ranges that a timeline record names.
 //!
 //! Nothing here sees SQL text or PostgreSQL messages.
@@ -13,6 +14,7 @@ pub mod dataflow;
 pub mod delta;
 pub mod error;
 pub mod hash;
+pub mod memory;
 pub mod operators;
 pub mod relation;
 pub mod sources;

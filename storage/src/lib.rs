@@ -3,7 +3,8 @@
 //! ```text
 //! commit ──► log::Log (fsync) ─────────────────────────────► recovery: manifest's log_seq and on
 //! barrier ─► delta_file::DeltaBuilder ─► checkpoint::CheckpointStore::put_delta ─► commit(Manifest)
-//! restart ─► load_candidates ─► Restore::open ─► scan_region
+//!            └─ then tier::Tier::ingest, a snapshot of which regions read what they do not keep in memory
+//! restart ─► load_candidates ─► checkpoint::load into a new tier ─► TierSnapshot
 //! ```
 //!
 //! All calls block; callers use threads of their own. What is durable is decided through one port,
@@ -18,7 +19,9 @@ pub mod error;
 pub mod fs;
 pub mod lock;
 pub mod log;
+mod owned;
 pub mod rocks;
+pub mod tier;
 
 pub use error::{Result, StorageError};
 

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use levee_planner::plan::{FragmentGraph, ObjectId};
+use levee_storage::tier::TierSnapshot;
 
 use crate::operators::{Barrier, StreamError};
 use crate::sources::{SourceDriver, SplitRange};
@@ -149,6 +150,11 @@ pub trait StateReader: Send + Sync {
         vnodes: RangeInclusive<u8>,
         f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
     ) -> Result<()>;
+
+    /// The tier as of that checkpoint, and the region's number in it; none where state is not kept there (in tests).
+    fn tier(&self) -> Option<(Arc<TierSnapshot>, u32)> {
+        None
+    }
 }
 
 /// Told of a region's progress, on a dataflow thread; must not block.

@@ -23,6 +23,7 @@ pub use manifest::{FileId, FileMeta, Manifest, RegionVersion, Regions, choose_ve
 pub use merge::{FILES_MAX, MergePlan, apply_merge, plan_merges};
 pub use objects::CheckpointTarget;
 pub use restore::{Restore, VnodeSet};
+pub(crate) use store::remove_scratch;
 pub use store::{Candidate, CheckpointStore, GcReport, Loaded, highest_term};
 
 #[cfg(test)]

@@ -153,6 +153,7 @@ impl Restore {
 /// Options for reading everything once.
 pub(super) fn scan_options() -> rocksdb::ReadOptions {
     let mut options = rocksdb::ReadOptions::default();
+    options.set_total_order_seek(true);
     options.fill_cache(false);
     options.set_readahead_size(2 << 20);
     options

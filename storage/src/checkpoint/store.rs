@@ -386,7 +386,7 @@ impl CheckpointStore {
 }
 
 /// Removes a scratch file; one that stays goes at the next start.
-pub(super) fn remove_scratch(path: &Path) {
+pub(crate) fn remove_scratch(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
