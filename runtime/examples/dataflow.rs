@@ -205,6 +205,7 @@ fn start(
         root: RootMode::Discard,
         channel_bytes,
         spill_dir: std::env::temp_dir().join("levee-dataflow-example"),
+        memory: levee_runtime::memory::Governor::new(8 << 30),
     };
     let region = Region::start(executor, spec, None, Arc::new(Events(parking_lot::Mutex::new(sender))))?;
     Ok((region, results))

@@ -114,7 +114,7 @@ async fn serve_until_stopped(config: Config, queries: tokio::runtime::Handle) ->
     let engine_config = EngineConfig {
         data_dir: config.data_dir.clone(),
         checkpoint_url: config.checkpoint_url.clone(),
-        memory_limit: config.memory_limit - config.memory_limit / 4,
+        memory_limit: config.memory_limit,
         parallelism: config.parallelism,
         checkpoint_interval_ms: config.checkpoint_interval_ms,
         epoch_interval_min_ms: config.epoch_interval_min_ms,

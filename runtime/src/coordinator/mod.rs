@@ -39,6 +39,7 @@ use levee_storage::fs::{FileSystem, OsFs};
 use levee_storage::lock::DirLock;
 use levee_storage::log::{Log, LogOptions};
 use levee_storage::rocks::RocksShared;
+use levee_storage::tier::Tier;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
@@ -46,6 +47,7 @@ pub use clock::{Clock, SystemClock};
 pub use record::{decode_delta, encode_delta};
 
 use crate::dataflow::executor::Executor;
+use crate::memory::{Governor, Share};
 use crate::relation::{Relation, RelationSnapshot, RowOrder};
 use crate::{Delta, Result, RuntimeError};
 use checkpointer::Checkpointer;
@@ -176,7 +178,9 @@ impl Engine {
         };
         let (log, term) = Log::open(Arc::clone(&fs), &dir.join("log"), options)?;
         let log = Arc::new(log);
-        let rocks = RocksShared::new(config.memory_limit / 16);
+        let memory = Governor::new(config.memory_limit);
+        let rocks = RocksShared::new(memory.share(Share::Rocks));
+        let tier = Tier::open(&rocks, &dir.join("tier"))?;
         let store = Arc::new(CheckpointStore::open(&target, &fs, &dir.join("work"), rocks, term)?);
         let found = recovery::find(&store, &log)?;
 
@@ -196,6 +200,8 @@ impl Engine {
             pins: Mutex::new(BTreeMap::new()),
             epochs: Mutex::new(VecDeque::new()),
             checkpoints: Mutex::new(VecDeque::new()),
+            memory,
+            tier,
             clock: Arc::clone(&clock),
         });
         let mut control = Control::new(
@@ -246,6 +252,11 @@ impl Engine {
             threads: Mutex::new(threads),
             _lock: lock,
         }))
+    }
+
+    /// The memory budget, in which queries take their part too.
+    pub fn memory(&self) -> &Arc<Governor> {
+        &self.shared.memory
     }
 
     /// The newest catalog.

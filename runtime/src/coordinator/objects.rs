@@ -135,6 +135,7 @@ impl Control {
                     root,
                     channel_bytes: self.shared.channel_bytes(),
                     spill_dir: self.shared.config.data_dir.join("spill").join(object.id.to_string()),
+                    memory: Arc::clone(&self.shared.memory),
                 };
                 Some(Region::start(
                     &self.executor,

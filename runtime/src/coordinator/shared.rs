@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
+use levee_storage::tier::Tier;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::EngineConfig;
 use super::clock::Clock;
+use crate::memory::Governor;
 use crate::relation::Relation;
 
 /// Whether a region's relation may be read.
@@ -70,6 +72,10 @@ pub struct Shared {
     pub epochs: Mutex<VecDeque<EpochInfo>>,
     /// Newest checkpoints.
     pub checkpoints: Mutex<VecDeque<CheckpointInfo>>,
+    /// Memory budget of the process.
+    pub memory: Arc<Governor>,
+    /// What completed checkpoints hold.
+    pub tier: Arc<Tier>,
     /// Wall clock.
     pub clock: Arc<dyn Clock>,
 }

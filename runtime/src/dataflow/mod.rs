@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use levee_planner::plan::{FragmentGraph, ObjectId};
 use levee_storage::tier::TierSnapshot;
 
+use crate::memory::Governor;
 use crate::operators::{Barrier, StreamError};
 use crate::sources::{SourceDriver, SplitRange};
 use crate::{Delta, Result};
@@ -74,6 +75,8 @@ pub struct RegionSpec {
     pub channel_bytes: usize,
     /// Directory for spilled batches; emptied at start.
     pub spill_dir: std::path::PathBuf,
+    /// The process's memory budget.
+    pub memory: Arc<Governor>,
 }
 
 /// What becomes of the root fragment's output.

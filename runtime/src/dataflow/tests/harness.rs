@@ -415,6 +415,7 @@ pub(super) fn spec(name: &str, graph: FragmentGraph, parallelism: usize) -> Regi
         root: RootMode::Materialize { order: vec![0] },
         channel_bytes: 1 << 20,
         spill_dir: std::env::temp_dir().join(format!("levee-dataflow-{}-{name}", std::process::id())),
+        memory: crate::memory::Governor::new(1 << 30),
     }
 }
 
