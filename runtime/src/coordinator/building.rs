@@ -9,18 +9,21 @@ use crate::sources::SplitRange;
 use crate::{Result, RuntimeError};
 
 impl Control {
-    pub(super) fn advance_backfill(&mut self, id: ObjectId) -> Result<()> {
+    /// Submits what the backfill has next; answers whether it is complete and the region follows its inputs' logs.
+    pub(super) fn advance_backfill(&mut self, id: ObjectId) -> Result<bool> {
         self.pin_inputs(id)?;
         loop {
             let Some(region) = self.regions.get_mut(&id) else {
-                return Ok(());
+                return Ok(false);
             };
-            let Some(backfill) = &mut region.backfill else { break };
+            let Some(backfill) = &mut region.backfill else {
+                return Ok(true);
+            };
             if !backfill.pinned || region.in_flight.len() >= IN_FLIGHT_MAX {
-                return Ok(());
+                return Ok(false);
             }
             if !backfill.missing().is_empty() {
-                return Ok(());
+                return Ok(false);
             }
             let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
             let next = backfill.next()?;
@@ -33,13 +36,13 @@ impl Control {
                 .sum();
             if next.is_none() && backfill.started {
                 if !region.in_flight.is_empty() {
-                    return Ok(());
+                    return Ok(false);
                 }
                 region.backfill = None;
                 // What was frozen last still speaks of the backfill's pins: until it is frozen anew it must not stand for later epochs.
                 region.dirty = true;
-                region.submitted = start;
-                region.frontier = region.frontier.max(start);
+                region.follow_from(start);
+                self.work.changed.insert(id);
                 tracing::info!(job = %region.name, epoch = start, "backfill complete, following the change log");
                 continue;
             }
@@ -50,7 +53,6 @@ impl Control {
             let inputs = next.into_iter().collect();
             self.submit(id, start, inputs, checkpoint, Some((meta, rows)))?;
         }
-        self.advance(id)
     }
 
     /// Chooses each input's pin when all inputs are readable, and finds the pinned rows again after a restart.
@@ -67,7 +69,7 @@ impl Control {
                 let Some(upstream) = self.regions.get(&input) else {
                     return Err(RuntimeError::NoObject(input));
                 };
-                if let Some(relation) = upstream.relation.as_ref().filter(|_| upstream.frontier >= epoch) {
+                if let Some(relation) = upstream.relation.as_ref().filter(|_| upstream.frontier() >= epoch) {
                     found.push((input, relation.snapshot(epoch)?));
                 }
             }
@@ -98,11 +100,7 @@ impl Control {
             region.starts = backfill.epochs().collect();
             self.stops.extend(region.starts.values().copied());
             let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
-            region.submitted = start;
-            region.frontier = start;
-            if let Some(relation) = &region.relation {
-                relation.restart_at(start);
-            }
+            region.begin_at(start);
             region.backfill = Some(backfill);
             return Ok(());
         }

@@ -1,10 +1,12 @@
 //! The coordinator's loop: takes barriers and finished steps, and tells each region what to do next.
 //!
 //! One thread, one queue of events, no locks held while it thinks. Each event ends with [`Control::settle`], which moves the regions
-//! that the event may have enabled, inputs before dependents: object ids grow along dependencies, so id order is topological.
+//! that the event may have enabled (see [`super::work`]), inputs before dependents: object ids grow along dependencies, so id order is
+//! topological. Without events it sleeps until the next thing that only time makes due.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,8 @@ use super::record::EpochRecord;
 use super::region::{Frozen, RegionCtl, Timeline};
 use super::sequencer::Request;
 use super::shared::{RegionStatus, Shared};
+use super::upkeep::TICK_WAIT;
+use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
 use crate::relation::Relation;
@@ -27,9 +31,14 @@ pub(super) const CUT_ROWS_PER_TASK: u64 = 32_768;
 /// Epochs of a source that its fastest reader may be behind before the next is cut.
 pub(super) const CUTS_AHEAD_MAX: usize = 3;
 /// How often rate-limited sources are looked at.
-const SOURCE_POLL: Duration = Duration::from_millis(5);
+pub(super) const SOURCE_POLL: Duration = Duration::from_millis(5);
 /// How often runs are folded.
 pub(super) const FOLD_EVERY: Duration = Duration::from_millis(50);
+/// Sleep when nothing is due.
+const LONG: Duration = Duration::from_secs(3600);
+/// Up to this many regions, debug builds check after each event that no region was forgotten.
+#[cfg(debug_assertions)]
+const CHECKED_REGIONS_MAX: usize = 24;
 
 /// What reaches the coordinator.
 pub enum Event {
@@ -95,8 +104,9 @@ pub struct Control {
     pub(super) fold_running: bool,
     pub(super) cut_pending: bool,
     pub(super) stopping: Option<tokio::sync::oneshot::Sender<()>>,
-    pub(super) shown: HashMap<ObjectId, u64>,
-    pub(super) restarts: u64,
+    /// A source could be cut if it had records now.
+    pub(super) poll_sources: bool,
+    pub(super) work: WorkSets,
     pub(super) recovering: bool,
 }
 
@@ -160,8 +170,8 @@ impl Control {
             fold_running: false,
             cut_pending: false,
             stopping: None,
-            shown: HashMap::new(),
-            restarts: 0,
+            poll_sources: false,
+            work: WorkSets::default(),
             recovering: true,
         }
     }
@@ -190,19 +200,20 @@ impl Control {
         }
     }
 
+    /// Time until something is due that no event announces.
     fn wait_time(&self) -> Duration {
-        let poll = !self.sources.is_empty()
-            && self
-                .regions
-                .values()
-                .any(|r| r.inputs.iter().any(|i| self.sources.contains_key(i)));
-        if poll {
-            SOURCE_POLL
-        } else if self.changed_since_tick || self.tick.is_some() || self.shared.fold_needed() {
-            Duration::from_millis(20)
-        } else {
-            Duration::from_millis(200)
+        let now = Instant::now();
+        let mut wait = if self.poll_sources { SOURCE_POLL } else { LONG };
+        let mut due = |at: Instant| wait = wait.min(at.saturating_duration_since(now));
+        if let Some((_, started)) = self.tick {
+            due(started + TICK_WAIT);
+        } else if self.changed_since_tick && !self.checkpoint_running {
+            due(self.last_tick + Duration::from_millis(self.shared.config.checkpoint_interval_ms));
         }
+        if !self.fold_running && !self.work.foldable.is_empty() {
+            due(self.last_fold + FOLD_EVERY);
+        }
+        wait
     }
 
     pub(super) fn handle(&mut self, event: Event) {
@@ -213,7 +224,6 @@ impl Control {
             Event::RegionFailed(id, reason) => self.on_region_failed(id, reason),
             Event::TaskRestarted(id, task, reason) => {
                 let job = self.regions.get(&id).map_or("", |r| r.name.as_str());
-                self.restarts += 1;
                 tracing::warn!(
                     job,
                     fragment = task.fragment,
@@ -231,7 +241,7 @@ impl Control {
             }
             Event::Stop(reply) => {
                 self.stopping = Some(reply);
-                self.changed_since_tick |= self.regions.values().any(|r| r.dirty);
+                self.changed_since_tick |= !self.work.changed.is_empty();
                 self.last_tick = self
                     .last_tick
                     .checked_sub(Duration::from_secs(3600))
@@ -259,7 +269,10 @@ impl Control {
 
     /// Folds one barrier in. Also used to replay the log.
     pub(super) fn on_epoch(&mut self, record: &EpochRecord, seq: u64) {
+        self.wake_for(record);
         self.cut = record.epoch;
+        self.shared.clock_epoch.store(record.epoch, Ordering::Release);
+        self.work.moved = true;
         self.timeline.push(record.epoch, record.timestamp_us, seq);
         let rows = record.writes.iter().map(|(_, d)| d.num_rows()).sum();
         self.shared
@@ -272,7 +285,7 @@ impl Control {
             }
         }
         for (table, delta) in &record.writes {
-            let behind = self.regions.get(table).is_some_and(|r| r.submitted < record.epoch);
+            let behind = self.regions.get(table).is_some_and(|r| r.submitted() < record.epoch);
             if behind {
                 let queue = self.table_writes.entry(*table).or_default();
                 match queue.back_mut() {
@@ -298,6 +311,35 @@ impl Control {
         self.changed_since_tick |= !record.ops.is_empty() || !record.writes.is_empty() || !record.ranges.is_empty();
     }
 
+    /// Wakes what the epoch may change, before the clock shows the epoch.
+    fn wake_for(&mut self, record: &EpochRecord) {
+        let changed = record
+            .writes
+            .iter()
+            .map(|(id, _)| *id)
+            .chain(record.ranges.iter().map(|(id, _)| *id));
+        for id in self.work.downstream(changed) {
+            self.wake(id);
+        }
+        for (table, _) in &record.writes {
+            self.work.ready.insert(*table);
+        }
+        for (source, _) in &record.ranges {
+            let readers: Vec<ObjectId> = self.work.readers(*source).collect();
+            self.work.ready.extend(readers);
+        }
+    }
+
+    /// The region does not rest any more.
+    pub(super) fn wake(&mut self, id: ObjectId) {
+        if let Some(region) = self.regions.get_mut(&id)
+            && !region.stands()
+        {
+            region.wake();
+            self.work.active.insert(id);
+        }
+    }
+
     pub(super) fn on_region_failed(&mut self, id: ObjectId, reason: String) {
         let Some(region) = self.regions.get_mut(&id) else {
             return;
@@ -307,6 +349,11 @@ impl Control {
         region.failed = Some(reason);
         region.in_flight.clear();
         region.checkpoint_target = None;
+        self.work.stop(id);
+        self.work.hidden.remove(&id);
+        // What it read may be let go of.
+        let inputs = region.inputs.iter().copied();
+        self.work.foldable.extend(inputs.filter(|i| self.work.runs.contains(i)));
     }
 
     fn on_step_done(&mut self, id: ObjectId, result: StepResult) {
@@ -334,9 +381,14 @@ impl Control {
         region.meta.checksum = region.meta.checksum.wrapping_add(result.checksum);
         region.meta.steps += 1;
         if let Some(relation) = &region.relation {
+            if result.output.is_some() {
+                self.work.runs.insert(id);
+            }
             relation.publish(step.from, step.to, result.output);
         }
-        region.frontier = region.frontier.max(step.to);
+        region.complete_to(step.to);
+        self.work.moved(id, &region.inputs);
+        self.work.ready.insert(id);
         if step.is_backfill
             && let Some(backfill) = &mut region.backfill
         {
@@ -365,17 +417,47 @@ impl Control {
     /// Moves everything that can move.
     pub(super) fn settle(&mut self) {
         self.start_tick();
-        let ids: Vec<ObjectId> = self.regions.keys().copied().collect();
-        for id in ids {
-            if let Err(error) = self.advance(id) {
-                self.on_region_failed(id, error_text(&error));
-            }
-        }
+        self.advance_ready();
+        #[cfg(debug_assertions)]
+        self.check_settled();
         self.cut_sources();
         self.forget();
         self.finish_tick();
         self.start_fold();
         self.publish_status();
+    }
+
+    fn advance_ready(&mut self) {
+        while let Some(id) = self.work.ready.pop_first() {
+            if let Err(error) = self.advance(id) {
+                self.on_region_failed(id, error_text(&error));
+            }
+        }
+    }
+
+    /// No region that was not looked at has anything to do: the work sets are complete.
+    #[cfg(debug_assertions)]
+    fn check_settled(&mut self) {
+        if self.regions.len() > CHECKED_REGIONS_MAX {
+            return;
+        }
+        let ids: Vec<ObjectId> = self.regions.keys().copied().collect();
+        let place = |control: &Self, id| {
+            let region = control.regions.get(&id)?;
+            Some((
+                region.submitted(),
+                region.frontier(),
+                region.in_flight.len(),
+                region.visible(),
+            ))
+        };
+        for id in ids {
+            let before = place(self, id);
+            // An error is the next real event's.
+            if self.advance(id).is_ok() {
+                debug_assert_eq!(before, place(self, id), "region {id} was forgotten");
+            }
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod shared;
 mod status;
 mod stepping;
 mod upkeep;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -194,6 +195,7 @@ impl Engine {
             catalog: Arc::new(RwLock::new(Arc::new(Catalog::default()))),
             entries: RwLock::new(HashMap::new()),
             progress: watch::Sender::new(0),
+            clock_epoch: Arc::default(),
             newest: AtomicU64::new(0),
             newest_us: AtomicU64::new(0),
             recovered: AtomicU64::new(0),

@@ -9,7 +9,7 @@ use levee_planner::plan::ObjectId;
 use super::backfill::Backfill;
 use super::control::{Control, Events, SourceCtl, error_text};
 use super::record::EpochRecord;
-use super::region::{RegionCtl, RegionKind, RegionMeta};
+use super::region::{Place, RegionCtl, RegionKind, RegionMeta};
 use super::shared::RegionStatus;
 use crate::Result;
 use crate::dataflow::{Region, RegionSpec, RootMode, StateReader};
@@ -39,14 +39,14 @@ impl Control {
     }
 
     fn remove_object(&mut self, id: ObjectId) {
-        if let Some(region) = self.regions.remove(&id)
-            && let Some(dataflow) = region.dataflow
-        {
-            dataflow.stop();
+        if let Some(region) = self.regions.remove(&id) {
+            self.work.remove(id, &region.inputs);
+            if let Some(dataflow) = region.dataflow {
+                dataflow.stop();
+            }
         }
         self.sources.remove(&id);
         self.table_writes.remove(&id);
-        self.shown.remove(&id);
         self.frozen.retain(|f| f.region != id);
         self.shared.remove(id);
     }
@@ -108,7 +108,8 @@ impl Control {
             None
         } else {
             let order = Arc::new(RowOrder::new(Arc::clone(object.schema()), key.clone())?);
-            Some(Arc::new(Relation::new(object.id, order, base)))
+            let clock = Arc::clone(&self.shared.clock_epoch);
+            Some(Arc::new(Relation::with_clock(object.id, order, base, clock)))
         };
         let restored = state.is_some();
         let inputs = object
@@ -164,8 +165,7 @@ impl Control {
             dataflow,
             relation: relation.clone(),
             next_seq: 0,
-            submitted: epoch,
-            frontier: epoch,
+            place: Place::new(epoch, Arc::clone(&self.shared.clock_epoch)),
             in_flight: VecDeque::new(),
             starts: meta.starts.iter().copied().collect(),
             backfill,
@@ -184,6 +184,13 @@ impl Control {
             (false, true) => RegionStatus::Rebuilding,
             (false, false) => RegionStatus::Building,
         };
+        self.work.add(object.id, &region.inputs);
+        if status == RegionStatus::Running {
+            self.work.hidden.remove(&object.id);
+        }
+        if region.dirty {
+            self.work.changed.insert(object.id);
+        }
         self.shared.add(object.id, relation, status);
         self.regions.insert(object.id, region);
         Ok(())

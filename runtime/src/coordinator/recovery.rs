@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use levee_planner::catalog::{Catalog, CatalogObject, ObjectKind};
@@ -238,6 +239,7 @@ pub fn replay(control: &mut Control, log: &Log, found: &Found) -> Result<(u64, i
         epochs += 1;
     }
     control.cut = newest.0;
+    control.shared.clock_epoch.store(newest.0, Ordering::Release);
     tracing::info!(epochs, epoch = newest.0, "log replayed");
     Ok(newest)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,27 @@ pub struct RegionMeta {
     pub errors: Vec<(String, String, u64, u64)>,
 }
 
+/// How far a region has come.
+#[derive(Debug)]
+pub struct Place {
+    submitted: u64,
+    frontier: u64,
+    resting: bool,
+    clock: Arc<AtomicU64>,
+}
+
+impl Place {
+    /// Complete through `epoch`. `clock` is the coordinator's newest epoch.
+    pub fn new(epoch: u64, clock: Arc<AtomicU64>) -> Self {
+        Self {
+            submitted: epoch,
+            frontier: epoch,
+            resting: false,
+            clock,
+        }
+    }
+}
+
 /// The coordinator's view of one region.
 pub struct RegionCtl {
     /// The object.
@@ -101,10 +123,8 @@ pub struct RegionCtl {
     pub relation: Option<Arc<Relation>>,
     /// Next step's position.
     pub next_seq: u64,
-    /// Epochs up to here are submitted, or brought nothing.
-    pub submitted: u64,
-    /// Epochs up to here are complete.
-    pub frontier: u64,
+    /// How far it has come.
+    pub place: Place,
     /// Steps under way, oldest first.
     pub in_flight: VecDeque<InFlight>,
     /// Changes of each input count after this epoch.
@@ -132,11 +152,96 @@ pub struct RegionCtl {
 }
 
 impl RegionCtl {
+    /// Epochs up to here are submitted, or brought nothing.
+    pub fn submitted(&self) -> u64 {
+        if self.place.resting {
+            return self.frontier();
+        }
+        self.place.submitted
+    }
+
+    /// Epochs up to here are complete.
+    pub fn frontier(&self) -> u64 {
+        if self.place.resting {
+            return self.place.frontier.max(self.place.clock.load(Ordering::Acquire));
+        }
+        self.place.frontier
+    }
+
+    /// Everything up to `epoch` is submitted.
+    pub fn submitted_to(&mut self, epoch: u64) {
+        self.place.submitted = self.place.submitted.max(epoch);
+    }
+
+    /// Everything up to `epoch` is complete.
+    pub fn complete_to(&mut self, epoch: u64) {
+        self.place.frontier = self.place.frontier.max(epoch);
+    }
+
+    /// What was submitted is complete: nothing is under way.
+    pub fn catch_up(&mut self) {
+        if self.in_flight.is_empty() && self.place.submitted > self.place.frontier {
+            self.place.frontier = self.place.submitted;
+            if let Some(relation) = &self.relation {
+                relation.advance(self.place.frontier);
+            }
+        }
+    }
+
+    /// A building region begins at `epoch`, behind the one that created it.
+    pub fn begin_at(&mut self, epoch: u64) {
+        (self.place.submitted, self.place.frontier) = (epoch, epoch);
+        if let Some(relation) = &self.relation {
+            relation.restart_at(epoch);
+        }
+    }
+
+    /// Everything up to `epoch` has been taken with the backfill.
+    pub fn follow_from(&mut self, epoch: u64) {
+        self.place.submitted = epoch;
+        self.complete_to(epoch);
+    }
+
+    /// Takes no steps now.
+    pub fn stands(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// It is complete through whatever epoch the clock shows, until it is woken: see [`super::work`].
+    pub fn rest(&mut self) {
+        self.place.resting = true;
+        if let Some(relation) = &self.relation {
+            relation.rest();
+        }
+    }
+
+    /// The next epoch may bring it something. Call before the clock shows that epoch.
+    pub fn wake(&mut self) {
+        if !self.place.resting {
+            return;
+        }
+        let epoch = self.frontier();
+        self.place.resting = false;
+        (self.place.submitted, self.place.frontier) = (epoch, epoch);
+        if let Some(relation) = &self.relation {
+            relation.wake();
+        }
+    }
+
+    /// Nothing is left to do up to the newest epoch `cut`, and nothing is under way.
+    pub fn may_rest(&self, cut: u64) -> bool {
+        !self.stands()
+            && self.backfill.is_none()
+            && self.in_flight.is_empty()
+            && self.checkpoint_target.is_none()
+            && self.frontier() == cut
+            && self.visible()
+    }
+
     /// Complete and readable.
     pub fn visible(&self) -> bool {
-        self.backfill.is_none()
-            && self.frontier >= self.meta.created
-            && self.starts.values().all(|&s| self.frontier >= s)
+        let frontier = self.frontier();
+        self.backfill.is_none() && frontier >= self.meta.created && self.starts.values().all(|&s| frontier >= s)
     }
 
     /// Adds failed expressions to the counters.

@@ -60,6 +60,8 @@ pub struct Shared {
     pub entries: RwLock<HashMap<ObjectId, Entry>>,
     /// Bumped whenever a frontier or status moves.
     pub progress: watch::Sender<u64>,
+    /// Newest epoch that the coordinator has taken in: how far regions at rest are complete.
+    pub clock_epoch: Arc<AtomicU64>,
     /// Newest durable epoch.
     pub newest: AtomicU64,
     /// Its timestamp.
@@ -128,10 +130,6 @@ impl Shared {
         self.bump();
     }
 
-    pub(super) fn status_of(&self, id: ObjectId) -> Option<RegionStatus> {
-        self.entries.read().get(&id).map(|e| e.status.clone())
-    }
-
     pub(super) fn now_us(&self) -> i64 {
         self.clock.now_us()
     }
@@ -182,15 +180,6 @@ impl Shared {
     /// The first epoch after `epoch` that a block reads at.
     pub(super) fn next_pin(&self, epoch: u64) -> Option<u64> {
         self.pins.lock().range(epoch + 1..).next().map(|(&e, _)| e)
-    }
-
-    /// Some relation holds runs that could be folded.
-    pub(super) fn fold_needed(&self) -> bool {
-        self.entries
-            .read()
-            .values()
-            .filter_map(|e| e.relation.as_ref())
-            .any(|r| r.stats().0 > 0)
     }
 
     /// Memory that one exchange channel may hold before it spills: a share of the budget.

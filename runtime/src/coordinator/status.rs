@@ -35,7 +35,7 @@ impl Control {
             .filter_map(|i| self.regions.get(i))
             .all(|u| self.finished(u));
         let only_relations = !bounded && !region.inputs.is_empty() && region.kind != RegionKind::Table;
-        (bounded || only_relations) && ended && upstream && region.visible() && region.frontier >= self.cut
+        (bounded || only_relations) && ended && upstream && region.visible() && region.frontier() >= self.cut
     }
 
     fn job_row(&self, r: &RegionCtl) -> StatusRow {
@@ -54,7 +54,7 @@ impl Control {
             text(&r.name),
             text(kind),
             Some(state),
-            text(r.frontier),
+            text(r.frontier()),
             text(r.meta.rows_out),
             text(r.meta.checksum as i64),
             text(self.finished(r)),
@@ -66,9 +66,9 @@ impl Control {
         vec![
             text(r.id),
             text(&r.name),
-            text(r.frontier),
+            text(r.frontier()),
             r.completed_epoch.map(|e| e.to_string()),
-            text(self.cut.saturating_sub(r.frontier)),
+            text(self.cut.saturating_sub(r.frontier())),
             text(r.meta.steps),
             text(runs),
             text(rows),

@@ -28,7 +28,7 @@ impl Control {
         let mut limit = self.cut;
         let mut changed: BTreeMap<u64, usize> = BTreeMap::new();
         for input in &region.inputs {
-            let after = region.submitted.max(region.starts.get(input).copied().unwrap_or(0));
+            let after = region.submitted().max(region.starts.get(input).copied().unwrap_or(0));
             if let Some(source) = self.sources.get(input) {
                 for (epoch, ranges) in source.cuts.iter().filter(|(e, _)| *e > after) {
                     *changed.entry(*epoch).or_default() +=
@@ -40,8 +40,8 @@ impl Control {
                 return Err(RuntimeError::NoObject(*input));
             };
             let Some(relation) = &upstream.relation else { continue };
-            limit = limit.min(upstream.frontier);
-            for run in relation.runs_between(after, upstream.frontier.max(after))? {
+            limit = limit.min(upstream.frontier());
+            for run in relation.runs_between(after, upstream.frontier().max(after))? {
                 *changed.entry(run.to).or_default() += run.delta.num_rows();
             }
         }
@@ -53,46 +53,56 @@ impl Control {
         let Some(region) = self.regions.get(&id) else {
             return Ok(());
         };
-        if region.failed.is_some() {
+        if region.stands() {
             return Ok(());
         }
-        if region.backfill.is_some() {
-            return self.advance_backfill(id);
-        }
-        loop {
-            let Some(region) = self.regions.get(&id) else {
-                return Ok(());
-            };
-            if region.in_flight.len() >= IN_FLIGHT_MAX || region.submitted >= self.cut {
-                break;
+        let before = (region.frontier(), region.visible());
+        let follows = region.backfill.is_none() || self.advance_backfill(id)?;
+        if follows {
+            self.take_steps(id)?;
+            if let Some(region) = self.regions.get_mut(&id) {
+                region.catch_up();
             }
-            let (available, changed) = self.available(region)?;
-            let limit = region
-                .checkpoint_target
-                .filter(|t| *t > region.submitted)
-                .map_or(available, |t| available.min(t));
-            if limit <= region.submitted {
-                break;
-            }
-            // A block that reads at an epoch needs a boundary there. It saw that epoch as the newest, so no step is beyond it yet.
-            let limit = self.shared.next_pin(region.submitted).map_or(limit, |p| limit.min(p));
-            let end = choose_step(region.submitted, limit, &changed, &self.stops, STEP_ROWS_MAX);
-            let Some(end) = self.whole_steps(region, end, available) else {
-                break;
-            };
-            let has_change = changed.iter().any(|(e, _)| *e <= end);
-            self.take_step(id, end, has_change)?;
+            self.freeze_if_due(id)?;
         }
         let Some(region) = self.regions.get_mut(&id) else {
             return Ok(());
         };
-        if region.in_flight.is_empty() && region.submitted > region.frontier {
-            region.frontier = region.submitted;
-            if let Some(relation) = &region.relation {
-                relation.advance(region.frontier);
-            }
+        if (region.frontier(), region.visible()) != before {
+            self.work.moved(id, &region.inputs);
         }
-        self.freeze_if_due(id)
+        if region.may_rest(self.cut) {
+            region.rest();
+            self.work.active.remove(&id);
+        }
+        Ok(())
+    }
+
+    fn take_steps(&mut self, id: ObjectId) -> Result<()> {
+        loop {
+            let Some(region) = self.regions.get(&id) else {
+                return Ok(());
+            };
+            if region.in_flight.len() >= IN_FLIGHT_MAX || region.submitted() >= self.cut {
+                return Ok(());
+            }
+            let (available, changed) = self.available(region)?;
+            let limit = region
+                .checkpoint_target
+                .filter(|t| *t > region.submitted())
+                .map_or(available, |t| available.min(t));
+            if limit <= region.submitted() {
+                return Ok(());
+            }
+            // A block that reads at an epoch needs a boundary there. It saw that epoch as the newest, so no step is beyond it yet.
+            let limit = self.shared.next_pin(region.submitted()).map_or(limit, |p| limit.min(p));
+            let end = choose_step(region.submitted(), limit, &changed, &self.stops, STEP_ROWS_MAX);
+            let Some(end) = self.whole_steps(region, end, available) else {
+                return Ok(());
+            };
+            let has_change = changed.iter().any(|(e, _)| *e <= end);
+            self.take_step(id, end, has_change)?;
+        }
     }
 
     /// Subscribers take their inputs' steps whole. An `end` inside an input's step moves to that step's end, if all inputs are
@@ -115,7 +125,7 @@ impl Control {
             return Some(forward);
         }
         let back = settled(end, &|e| inputs.clone().map(|r| r.boundary(e)).min().unwrap_or(e));
-        (back > region.submitted).then_some(back)
+        (back > region.submitted()).then_some(back)
     }
 
     fn take_step(&mut self, id: ObjectId, end: u64, has_change: bool) -> Result<()> {
@@ -124,7 +134,7 @@ impl Control {
         };
         if !has_change {
             if let Some(region) = self.regions.get_mut(&id) {
-                region.submitted = end;
+                region.submitted_to(end);
             }
             return Ok(());
         }
@@ -133,7 +143,7 @@ impl Control {
         }
         let mut inputs = HashMap::new();
         for input in &region.inputs {
-            let after = region.submitted.max(region.starts.get(input).copied().unwrap_or(0));
+            let after = region.submitted().max(region.starts.get(input).copied().unwrap_or(0));
             if after >= end {
                 continue;
             }
@@ -176,10 +186,12 @@ impl Control {
         };
         region.meta.rows_out += run.num_rows() as u64;
         region.meta.steps += 1;
-        relation.publish(region.submitted, end, Some(run));
-        region.submitted = end;
-        region.frontier = end;
+        relation.publish(region.submitted(), end, Some(run));
+        region.submitted_to(end);
+        region.complete_to(end);
         region.dirty = true;
+        self.work.changed.insert(id);
+        self.work.runs.insert(id);
         Ok(())
     }
 
@@ -198,7 +210,7 @@ impl Control {
         let Some(dataflow) = &region.dataflow else {
             return Err(RuntimeError::internal("a region without tasks was given a step"));
         };
-        let from = if backfill.is_some() { end } else { region.submitted };
+        let from = if backfill.is_some() { end } else { region.submitted() };
         let first = region.next_seq == 0 && region.completed_epoch.is_none();
         let is_backfill = backfill.is_some();
         let (meta, rows) = backfill.map_or((None, 0), |(m, r)| (Some(m), r));
@@ -224,10 +236,12 @@ impl Control {
             checkpoint,
         });
         region.next_seq += 1;
-        region.submitted = region.submitted.max(end);
+        region.submitted_to(end);
         region.dirty = !checkpoint;
         if checkpoint {
             region.checkpoint_target = None;
+        } else {
+            self.work.changed.insert(id);
         }
         Ok(())
     }
@@ -238,7 +252,7 @@ impl Control {
         let Some(region) = self.regions.get_mut(&id) else {
             return Ok(());
         };
-        let due = region.checkpoint_target.is_some_and(|t| t <= region.submitted);
+        let due = region.checkpoint_target.is_some_and(|t| t <= region.submitted());
         if !due {
             return Ok(());
         }
@@ -247,16 +261,16 @@ impl Control {
             return Ok(());
         }
         if region.kind != RegionKind::Table {
-            let end = region.submitted;
+            let end = region.submitted();
             return self.submit(id, end, HashMap::new(), true, None);
         }
         let Some(relation) = &region.relation else {
             return Ok(());
         };
-        let snapshot = relation.snapshot(region.frontier)?;
+        let snapshot = relation.snapshot(region.frontier())?;
         let relation_seq = relation.seq();
         let since = std::mem::replace(&mut region.frozen_relation_seq, relation_seq);
-        let epoch = region.frontier;
+        let epoch = region.frontier();
         region.checkpoint_target = None;
         region.dirty = false;
         let meta = region.encode_meta(None);

@@ -8,32 +8,31 @@ use levee_planner::plan::ObjectId;
 
 use super::checkpointer::{CheckpointDone, Job, Payload, SourceState};
 use super::control::{CUT_ROWS_PER_TASK, CUTS_AHEAD_MAX, Control, FOLD_EVERY, error_text};
-use super::region::RegionKind;
+use super::region::{RegionCtl, RegionKind};
 use super::sequencer::Request;
 use super::shared::{CheckpointInfo, RegionStatus};
 use crate::Result;
 use crate::sources::SplitRange;
 
 /// Regions that are later than this after a tick go into the next checkpoint.
-const TICK_WAIT: Duration = Duration::from_millis(1000);
+pub(super) const TICK_WAIT: Duration = Duration::from_millis(1000);
 /// A relation that nobody lags behind on is still readable this many epochs back.
 const READ_BACK_EPOCHS: u64 = 256;
 
 impl Control {
     /// Cuts source ranges into the next epoch, for sources whose fastest reader is close behind.
     pub(super) fn cut_sources(&mut self) {
-        if self.cut_pending || self.stopping.is_some() {
+        self.poll_sources = false;
+        if self.cut_pending || self.stopping.is_some() || self.sources.is_empty() {
             return;
         }
         let now_us = self.shared.now_us();
         let mut cut = Vec::new();
         let per_epoch = CUT_ROWS_PER_TASK * self.shared.config.parallelism as u64;
         for (id, source) in &self.sources {
-            let readers = self
-                .regions
-                .values()
-                .filter(|r| r.inputs.contains(id) && r.failed.is_none());
-            let Some(fastest) = readers.filter(|r| r.backfill.is_none()).map(|r| r.frontier).max() else {
+            let readers = self.work.readers(*id).filter_map(|r| self.regions.get(&r));
+            let following = readers.filter(|r| !r.stands() && r.backfill.is_none());
+            let Some(fastest) = following.map(RegionCtl::frontier).max() else {
                 continue;
             };
             if source.cuts.iter().filter(|(e, _)| *e > fastest).count() >= CUTS_AHEAD_MAX {
@@ -52,6 +51,8 @@ impl Control {
                 .collect();
             if !ranges.is_empty() {
                 cut.push((*id, ranges));
+            } else if !source.driver.finished(&source.offsets) {
+                self.poll_sources = true;
             }
         }
         if !cut.is_empty() {
@@ -75,23 +76,36 @@ impl Control {
         self.changed_since_tick = false;
         self.last_tick = Instant::now();
         self.tick = Some((self.cut, self.last_tick));
-        for region in self.regions.values_mut().filter(|r| r.failed.is_none()) {
-            if region.checkpoint_target.is_none() {
-                region.checkpoint_target = Some(self.cut);
-            }
+        // Regions that have changed, or still will up to this epoch. All others have nothing to write.
+        let regions = &self.regions;
+        let changed = &mut self.work.changed;
+        changed.retain(|id| regions.get(id).is_some_and(|r| r.dirty));
+        let moving: Vec<ObjectId> = changed.iter().chain(&self.work.active).copied().collect();
+        for id in self.work.downstream(moving) {
+            self.wake(id);
+            let Some(region) = self.regions.get_mut(&id).filter(|r| !r.stands()) else {
+                continue;
+            };
+            region.checkpoint_target.get_or_insert(self.cut);
+            self.work.due.insert(id);
+            self.work.ready.insert(id);
         }
     }
 
     /// Hands the frozen state to the checkpointer when all regions that keep up have contributed.
     pub(super) fn finish_tick(&mut self) {
         let Some((epoch, started)) = self.tick else { return };
-        let waiting = self
-            .regions
-            .values()
-            .any(|r| r.failed.is_none() && (r.checkpoint_target.is_some_and(|t| t <= epoch) || self.freezing(r.id)));
-        if waiting && started.elapsed() < TICK_WAIT {
+        let regions = &self.regions;
+        self.work.due.retain(|id| {
+            regions.get(id).is_some_and(|r| {
+                let freezing = r.in_flight.iter().any(|s| s.checkpoint);
+                !r.stands() && (freezing || r.checkpoint_target.is_some_and(|t| t <= epoch))
+            })
+        });
+        if !self.work.due.is_empty() && started.elapsed() < TICK_WAIT {
             return;
         }
+        self.work.due.clear();
         self.tick = None;
         let job = self.job(epoch);
         self.checkpoint_running = true;
@@ -101,25 +115,25 @@ impl Control {
         }
     }
 
-    fn freezing(&self, id: ObjectId) -> bool {
-        self.regions
-            .get(&id)
-            .is_some_and(|r| r.in_flight.iter().any(|s| s.checkpoint))
-    }
-
     fn job(&mut self, epoch: u64) -> Job {
         let frozen = std::mem::take(&mut self.frozen);
+        let mut frozen_at: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        for part in &frozen {
+            let at = frozen_at.entry(part.region).or_insert(part.epoch);
+            *at = part.epoch.min(*at);
+        }
         let mut floors = BTreeMap::new();
         let mut advance = BTreeMap::new();
         let mut subscribers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for region in self.regions.values() {
-            let own = frozen.iter().filter(|f| f.region == region.id).map(|f| f.epoch).min();
-            floors.insert(region.id.0, own.unwrap_or(region.frontier).min(region.frontier));
+            let frontier = region.frontier();
+            let own = frozen_at.get(&region.id).map_or(frontier, |e| frontier.min(*e));
+            floors.insert(region.id.0, own);
             // Clean: its state has not changed since it was frozen, so the same files hold at its frontier.
             let clean =
                 !region.dirty && region.in_flight.is_empty() && region.backfill.is_none() && region.failed.is_none();
             if clean {
-                advance.insert(region.id.0, region.frontier);
+                advance.insert(region.id.0, frontier);
             }
             for input in &region.inputs {
                 subscribers.entry(input.0).or_default().push(region.id.0);
@@ -189,6 +203,12 @@ impl Control {
             }
         }
         self.timeline.forget_before(done.log_epoch);
+        let regions = &self.regions;
+        self.work.runs.retain(|id| {
+            let relation = regions.get(id).and_then(|r| r.relation.as_ref());
+            relation.is_some_and(|r| r.has_runs())
+        });
+        self.work.foldable.extend(&self.work.runs);
         self.shared.note_checkpoint(CheckpointInfo {
             number: done.manifest.number,
             epoch: done.epoch,
@@ -202,19 +222,20 @@ impl Control {
         }
     }
 
-    /// Drops cuts that every reader has taken.
+    /// Drops cuts that every reader has taken, and boundaries that every region has passed.
     pub(super) fn forget(&mut self) {
         for (id, source) in &mut self.sources {
-            let readers = self
-                .regions
-                .values()
-                .filter(|r| r.inputs.contains(id) && r.failed.is_none());
+            if source.cuts.is_empty() {
+                continue;
+            }
+            let readers = self.work.readers(*id).filter_map(|r| self.regions.get(&r));
             let taken = readers
+                .filter(|r| r.failed.is_none())
                 .map(|r| {
                     if r.backfill.is_some() {
                         r.starts.get(id).copied().unwrap_or(0)
                     } else {
-                        r.submitted
+                        r.submitted()
                     }
                 })
                 .min()
@@ -223,47 +244,38 @@ impl Control {
                 source.cuts.pop_front();
             }
         }
-        let oldest = self.regions.values().map(|r| r.frontier).min().unwrap_or(self.cut);
+        if self.stops.is_empty() {
+            return;
+        }
+        let oldest = self.oldest_frontier(|_| true);
         while self.stops.first().is_some_and(|s| *s < oldest) {
             self.stops.pop_first();
         }
     }
 
+    /// The oldest frontier of the regions that `counts` admits; those at rest have the newest.
+    fn oldest_frontier(&self, counts: impl Fn(&RegionCtl) -> bool) -> u64 {
+        let active = self.work.active.iter().filter_map(|id| self.regions.get(id));
+        let frontiers = active.filter(|r| counts(r)).map(RegionCtl::frontier);
+        frontiers.min().unwrap_or(self.cut)
+    }
+
     /// Folds each relation's runs that no reader, subscriber or checkpoint needs apart.
     pub(super) fn start_fold(&mut self) {
-        if self.fold_running || self.last_fold.elapsed() < FOLD_EVERY {
+        if self.fold_running || self.work.foldable.is_empty() || self.last_fold.elapsed() < FOLD_EVERY {
             return;
         }
         self.last_fold = Instant::now();
-        let visible = self
-            .regions
-            .values()
-            .filter(|r| r.failed.is_none() && r.visible() && r.kind != RegionKind::Sink);
-        let common = visible.map(|r| r.frontier).min().unwrap_or(self.cut);
+        let common = self.oldest_frontier(|r| r.visible() && r.kind != RegionKind::Sink);
         let readable = common.max(self.cut.saturating_sub(READ_BACK_EPOCHS));
         let readable = self.shared.oldest_pin().map_or(readable, |p| p.min(readable));
         let mut folds = Vec::new();
-        for region in self.regions.values() {
+        for id in std::mem::take(&mut self.work.foldable) {
+            let Some(region) = self.regions.get(&id) else { continue };
             let (Some(relation), Some(completed)) = (&region.relation, region.completed_epoch) else {
                 continue;
             };
-            let subscribers = self
-                .regions
-                .values()
-                .filter(|d| d.inputs.contains(&region.id) && d.failed.is_none());
-            let taken = subscribers.map(|d| {
-                let start = d.starts.get(&region.id).copied();
-                match (&d.backfill, start) {
-                    (Some(_), start) => start.unwrap_or(0),
-                    (None, start) => d.submitted.max(start.unwrap_or(0)),
-                }
-            });
-            let horizon = taken
-                .min()
-                .unwrap_or(u64::MAX)
-                .min(readable)
-                .min(completed)
-                .min(region.frontier);
+            let horizon = self.taken(id).min(readable).min(completed).min(region.frontier());
             if relation.foldable(horizon, region.completed_relation_seq) {
                 folds.push((Arc::clone(relation), horizon, region.completed_relation_seq));
             }
@@ -273,18 +285,30 @@ impl Control {
         }
     }
 
+    /// The epoch up to which all subscribers of a relation have taken its runs.
+    fn taken(&self, id: ObjectId) -> u64 {
+        let readers = self.work.readers(id).filter_map(|r| self.regions.get(&r));
+        let taken = readers.filter(|d| d.failed.is_none()).map(|d| {
+            let start = d.starts.get(&id).copied().unwrap_or(0);
+            match &d.backfill {
+                Some(_) => start,
+                None => d.submitted().max(start),
+            }
+        });
+        taken.min().unwrap_or(u64::MAX)
+    }
+
     /// Shows frontiers and statuses to sessions.
     pub(super) fn publish_status(&mut self) {
-        let mut moved = false;
-        for region in self.regions.values() {
-            moved |= self.shown.insert(region.id, region.frontier) != Some(region.frontier);
-            let running = region.visible() && region.failed.is_none();
-            let status = self.shared.status_of(region.id);
-            if running && matches!(status, Some(RegionStatus::Building | RegionStatus::Rebuilding)) {
-                self.shared.set_status(region.id, RegionStatus::Running);
+        let (regions, shared) = (&self.regions, &self.shared);
+        self.work.hidden.retain(|id| {
+            let complete = regions.get(id).is_some_and(|r| r.visible() && r.failed.is_none());
+            if complete {
+                shared.set_status(*id, RegionStatus::Running);
             }
-        }
-        if moved {
+            !complete
+        });
+        if std::mem::take(&mut self.work.moved) {
             self.shared.bump();
         }
     }

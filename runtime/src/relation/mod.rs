@@ -21,6 +21,7 @@ mod snapshot;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use levee_planner::plan::ObjectId;
 use parking_lot::RwLock;
@@ -53,6 +54,8 @@ pub struct Run {
 pub struct Relation {
     id: ObjectId,
     order: Arc<RowOrder>,
+    /// The newest epoch of all: how far the relation is complete while it rests.
+    clock: Arc<AtomicU64>,
     state: RwLock<State>,
 }
 
@@ -61,23 +64,58 @@ struct State {
     base: Arc<Base>,
     runs: VecDeque<Arc<Run>>,
     frontier: u64,
+    /// Complete through whatever epoch the clock shows.
+    resting: bool,
     seq: u64,
 }
 
 impl Relation {
     /// A relation whose rows up to `base.epoch` are `base`.
     pub fn new(id: ObjectId, order: Arc<RowOrder>, base: Base) -> Self {
+        Self::with_clock(id, order, base, Arc::default())
+    }
+
+    /// [`Relation::new`], complete through `clock` while it rests.
+    pub fn with_clock(id: ObjectId, order: Arc<RowOrder>, base: Base, clock: Arc<AtomicU64>) -> Self {
         let frontier = base.epoch;
         Self {
             id,
             order,
+            clock,
             state: RwLock::new(State {
                 base: Arc::new(base),
                 runs: VecDeque::new(),
                 frontier,
+                resting: false,
                 seq: 0,
             }),
         }
+    }
+
+    fn complete(&self, state: &State) -> u64 {
+        if state.resting {
+            // Loaded under the lock: [`Relation::wake`] takes it before an epoch that changes this relation moves the clock.
+            state.frontier.max(self.clock.load(Ordering::Acquire))
+        } else {
+            state.frontier
+        }
+    }
+
+    /// From now on every epoch that the clock shows is complete here, until [`Relation::wake`].
+    pub fn rest(&self) {
+        self.state.write().resting = true;
+    }
+
+    /// The next epoch may change the relation: it is complete through what the clock shows now. Call before the clock moves on.
+    pub fn wake(&self) {
+        let mut state = self.state.write();
+        state.frontier = self.complete(&state);
+        state.resting = false;
+    }
+
+    /// Whether it holds runs.
+    pub fn has_runs(&self) -> bool {
+        !self.state.read().runs.is_empty()
     }
 
     /// An empty relation takes another epoch as its beginning (a view is pinned behind the epoch that created it).
@@ -101,12 +139,13 @@ impl Relation {
 
     /// All steps up to this epoch are published.
     pub fn frontier(&self) -> u64 {
-        self.state.read().frontier
+        self.complete(&self.state.read())
     }
 
     /// Publishes a step's net change (consolidated, in storage order) and moves the frontier to `to`.
     pub fn publish(&self, from: u64, to: u64, delta: Option<Delta>) {
         let mut state = self.state.write();
+        debug_assert!(!state.resting, "a relation at rest has no steps");
         debug_assert!(from >= state.frontier || from == to, "steps are published in order");
         if let Some(delta) = delta.filter(|d| d.num_rows() > 0) {
             state.seq += 1;
@@ -125,7 +164,7 @@ impl Relation {
     /// The newest epoch ≤ `epoch` that is a step boundary.
     pub fn boundary(&self, epoch: u64) -> u64 {
         let state = self.state.read();
-        let epoch = epoch.min(state.frontier);
+        let epoch = epoch.min(self.complete(&state));
         state
             .runs
             .iter()
@@ -147,7 +186,7 @@ impl Relation {
     pub fn snapshot(&self, epoch: u64) -> Result<RelationSnapshot> {
         let state = self.state.read();
         let inside = state.runs.iter().any(|r| r.from < epoch && epoch < r.to);
-        if epoch < state.base.epoch || epoch > state.frontier || inside {
+        if epoch < state.base.epoch || epoch > self.complete(&state) || inside {
             return Err(RuntimeError::EpochUnavailable { object: self.id, epoch });
         }
         let runs = state.runs.iter().filter(|r| r.to <= epoch).cloned().collect();
