@@ -10,13 +10,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::Waker;
 use std::time::Instant;
 
 use levee_planner::plan::*;
 use levee_runtime::Result;
 use levee_runtime::dataflow::*;
 use levee_runtime::operators::Barrier;
-use levee_runtime::sources::{SourceDriver, SplitRange, driver};
+use levee_runtime::sources::nexmark::driver;
+use levee_runtime::sources::{RangePoll, Share, SourceDriver, SplitRange};
 
 const STEP_EVENTS: u64 = 65_536;
 const BIDS: ObjectId = ObjectId(1);
@@ -32,7 +34,7 @@ fn main() -> Result<()> {
         ("nexmark.event.type".to_owned(), "bid".to_owned()),
         ("nexmark.splits".to_owned(), "1".to_owned()),
     ]);
-    let source = driver("nexmark", &options)?;
+    let source = driver(&options)?;
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
     println!("{:42} {:>10} {:>12} {:>14}", "", "CPU s/M ev", "M events/s", "rows");
     let (rows, cpu, wall) = timed(|| read(source.as_ref(), &columns, events))?;
@@ -94,16 +96,9 @@ fn cpu_seconds() -> f64 {
 }
 
 fn read(source: &dyn SourceDriver, columns: &[usize], events: u64) -> Result<u64> {
-    let mut reader = source.open(
-        SplitRange {
-            split: 0,
-            from: 0,
-            to: events,
-        },
-        columns,
-    )?;
+    let mut reader = source.open(&SplitRange::unchecked(0, 0, events), Share::ALL, columns)?;
     let mut rows = 0;
-    while let Some(delta) = reader.next()? {
+    while let RangePoll::Ready(delta) = reader.poll(Waker::noop())? {
         rows += delta.num_rows() as u64;
     }
     Ok(rows)
@@ -241,11 +236,7 @@ fn run(
     let (mut seq, mut done, mut rows) = (0, 0, 0);
     while done * STEP_EVENTS < events {
         while seq < done + 2 && seq * STEP_EVENTS < events {
-            let range = SplitRange {
-                split: 0,
-                from: seq * STEP_EVENTS,
-                to: ((seq + 1) * STEP_EVENTS).min(events),
-            };
+            let range = SplitRange::unchecked(0, seq * STEP_EVENTS, ((seq + 1) * STEP_EVENTS).min(events));
             region.submit(step(seq, HashMap::from([(BIDS, StepInput::Ranges(vec![range]))])));
             seq += 1;
         }

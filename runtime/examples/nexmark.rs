@@ -4,9 +4,11 @@
 #![allow(clippy::print_stdout, reason = "what it prints is its result")]
 
 use std::collections::BTreeMap;
+use std::task::Waker;
 
 use levee_runtime::Result;
-use levee_runtime::sources::{SplitRange, driver};
+use levee_runtime::sources::nexmark::driver;
+use levee_runtime::sources::{RangePoll, Share, SplitRange};
 
 fn main() -> Result<()> {
     let events: u64 = std::env::args()
@@ -29,24 +31,13 @@ fn main() -> Result<()> {
             ("nexmark.event.time.rate".to_owned(), "100000".to_owned()),
             ("nexmark.splits".to_owned(), "1".to_owned()),
         ]);
-        let source = driver("nexmark", &options)?;
-        let warm_up = SplitRange {
-            split: 0,
-            from: 0,
-            to: 1000,
-        };
-        source.open(warm_up, projection)?.next()?;
+        let source = driver(&options)?;
+        let warm_up = SplitRange::unchecked(0, 0, 1000);
+        source.open(&warm_up, Share::ALL, projection)?.poll(Waker::noop())?;
         let started = cpu_seconds();
-        let mut reader = source.open(
-            SplitRange {
-                split: 0,
-                from: 0,
-                to: events,
-            },
-            projection,
-        )?;
+        let mut reader = source.open(&SplitRange::unchecked(0, 0, events), Share::ALL, projection)?;
         let (mut rows, mut bytes) = (0, 0);
-        while let Some(delta) = reader.next()? {
+        while let RangePoll::Ready(delta) = reader.poll(Waker::noop())? {
             rows += delta.num_rows();
             bytes += delta.bytes();
         }

@@ -147,7 +147,7 @@ impl Backfill {
                 Pin::Relation {
                     snapshot: None, done, ..
                 } => *done,
-                Pin::Source { ranges, done, .. } => *done + ranges.iter().map(|r| r.to - r.from).sum::<u64>(),
+                Pin::Source { ranges, done, .. } => *done + ranges.iter().map(SplitRange::records).sum::<u64>(),
             };
         }
         Ok((self.rows_done, total))
@@ -179,18 +179,36 @@ impl Backfill {
                     if ranges.is_empty() {
                         continue;
                     }
-                    let share = (BACKFILL_ROWS as u64 / ranges.len() as u64).max(1);
-                    let mut part = Vec::with_capacity(ranges.len());
-                    for range in ranges.iter_mut() {
-                        let to = range.to.min(range.from + share);
-                        part.push(SplitRange { to, ..*range });
-                        *done += to - range.from;
-                        range.from = to;
-                    }
+                    let part = next_ranges(ranges);
+                    *done += part.iter().map(SplitRange::records).sum::<u64>();
                     return Ok(Some((*id, StepInput::Ranges(part))));
                 }
             }
         }
         Ok(None)
     }
+}
+
+/// Takes the ranges of one step, all of the oldest generation: of ranges with a check (which must be read whole) the first ones up to a
+/// step's size, of others an equal part of each.
+fn next_ranges(ranges: &mut [SplitRange]) -> Vec<SplitRange> {
+    let oldest = ranges.iter().map(|r| r.generation).min().unwrap_or(0);
+    let count = ranges.iter().filter(|r| r.generation == oldest).count();
+    let share = (BACKFILL_ROWS as u64 / count.max(1) as u64).max(1);
+    let (mut part, mut records) = (Vec::new(), 0);
+    for range in ranges.iter_mut().filter(|r| r.generation == oldest) {
+        let to = match range.check {
+            Some(check) => {
+                if records > 0 && records + check.records > BACKFILL_ROWS as u64 {
+                    break;
+                }
+                records += check.records;
+                range.to
+            }
+            None => range.to.min(range.from + share),
+        };
+        part.push(SplitRange { to, ..*range });
+        range.from = to;
+    }
+    part
 }

@@ -5,7 +5,6 @@ use levee_planner::plan::ObjectId;
 use super::backfill::{Backfill, Pin};
 use super::control::Control;
 use super::region::IN_FLIGHT_MAX;
-use crate::sources::SplitRange;
 use crate::{Result, RuntimeError};
 
 impl Control {
@@ -121,15 +120,8 @@ impl Control {
 
     fn pin(&self, input: ObjectId) -> Result<Pin> {
         if let Some(source) = self.sources.get(&input) {
-            let starts = source.driver.start();
-            let ranges = starts.iter().zip(&source.offsets).enumerate();
-            let ranges = ranges
-                .map(|(i, (from, to))| SplitRange {
-                    split: i as u32,
-                    from: *from,
-                    to: *to,
-                })
-                .collect();
+            let mut ranges = source.state.history();
+            ranges.iter_mut().for_each(|r| r.exact = !source.keyed);
             return Ok(Pin::Source {
                 epoch: self.cut,
                 ranges,

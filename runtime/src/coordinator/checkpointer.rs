@@ -26,21 +26,13 @@ use serde::{Deserialize, Serialize};
 
 use super::control::Event;
 use super::region::Frozen;
+use super::sources::SourceState;
 use crate::dataflow::StateReader;
 use crate::{Result, RuntimeError};
 
 /// Operator id under which a relation's rows are stored.
 pub const RELATION_OPERATOR: u32 = u32::MAX;
 const PAYLOAD_VERSION: u32 = 2;
-
-/// A source's place as of a checkpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SourceState {
-    /// When it was created, microseconds since 1970.
-    pub created_us: i64,
-    /// Cut so far, per split.
-    pub offsets: Vec<u64>,
-}
 
 /// The coordinator's part of a manifest: the fold of the log up to `epoch`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

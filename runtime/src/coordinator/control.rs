@@ -18,20 +18,14 @@ use super::record::EpochRecord;
 use super::region::{Frozen, RegionCtl, Timeline};
 use super::sequencer::Request;
 use super::shared::{RegionStatus, Shared};
+use super::sources::SourceCtl;
 use super::upkeep::TICK_WAIT;
 use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
 use crate::relation::Relation;
-use crate::sources::{SourceDriver, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
-/// Records that one epoch takes from a source, per task.
-pub(super) const CUT_ROWS_PER_TASK: u64 = 32_768;
-/// Epochs of a source that its fastest reader may be behind before the next is cut.
-pub(super) const CUTS_AHEAD_MAX: usize = 3;
-/// How often rate-limited sources are looked at.
-pub(super) const SOURCE_POLL: Duration = Duration::from_millis(5);
 /// How often runs are folded.
 pub(super) const FOLD_EVERY: Duration = Duration::from_millis(50);
 /// Sleep when nothing is due.
@@ -51,6 +45,8 @@ pub enum Event {
     },
     /// A cut of source ranges could not be made durable.
     CutFailed,
+    /// A source's driver has something to cut, or its status has changed.
+    SourceReady,
     /// A region finished a step.
     StepDone(ObjectId, Box<StepResult>),
     /// A region gave up.
@@ -65,18 +61,6 @@ pub enum Event {
     Status(String, std::sync::mpsc::SyncSender<Vec<super::StatusRow>>),
     /// Take a last checkpoint and end.
     Stop(tokio::sync::oneshot::Sender<()>),
-}
-
-/// A source's place in the timeline.
-pub struct SourceCtl {
-    /// Driver.
-    pub driver: Arc<dyn SourceDriver>,
-    /// When it was created.
-    pub created_us: i64,
-    /// Cut so far, per split.
-    pub offsets: Vec<u64>,
-    /// Ranges per epoch that some reader may still need.
-    pub cuts: VecDeque<(u64, Vec<SplitRange>)>,
 }
 
 /// State of the coordinator's thread.
@@ -104,8 +88,8 @@ pub struct Control {
     pub(super) fold_running: bool,
     pub(super) cut_pending: bool,
     pub(super) stopping: Option<tokio::sync::oneshot::Sender<()>>,
-    /// A source could be cut if it had records now.
-    pub(super) poll_sources: bool,
+    /// A source could be cut if it had records now, and is to be asked again after this time.
+    pub(super) poll_sources: Option<Duration>,
     pub(super) work: WorkSets,
     pub(super) recovering: bool,
 }
@@ -170,7 +154,7 @@ impl Control {
             fold_running: false,
             cut_pending: false,
             stopping: None,
-            poll_sources: false,
+            poll_sources: None,
             work: WorkSets::default(),
             recovering: true,
         }
@@ -203,7 +187,7 @@ impl Control {
     /// Time until something is due that no event announces.
     fn wait_time(&self) -> Duration {
         let now = Instant::now();
-        let mut wait = if self.poll_sources { SOURCE_POLL } else { LONG };
+        let mut wait = self.poll_sources.unwrap_or(LONG);
         let mut due = |at: Instant| wait = wait.min(at.saturating_duration_since(now));
         if let Some((_, started)) = self.tick {
             due(started + TICK_WAIT);
@@ -220,6 +204,8 @@ impl Control {
         match event {
             Event::Epoch { record, seq } => self.on_epoch(&record, seq),
             Event::CutFailed => self.cut_pending = false,
+            // Whatever it is, `settle` looks.
+            Event::SourceReady => {}
             Event::StepDone(id, result) => self.on_step_done(id, *result),
             Event::RegionFailed(id, reason) => self.on_region_failed(id, reason),
             Event::TaskRestarted(id, task, reason) => {
@@ -283,6 +269,9 @@ impl Control {
             for op in &record.ops {
                 self.apply(op, record);
             }
+            if record.ops.is_empty() {
+                self.add_splits(&record.splits);
+            }
         }
         for (table, delta) in &record.writes {
             let behind = self.regions.get(table).is_some_and(|r| r.submitted() < record.epoch);
@@ -294,21 +283,11 @@ impl Control {
                 }
             }
         }
-        if !record.ranges.is_empty() {
+        if record.is_cut() {
             self.cut_pending = false;
         }
-        for (source, ranges) in &record.ranges {
-            if let Some(ctl) = self.sources.get_mut(source) {
-                // A checkpoint's catalog may already hold these offsets.
-                for range in ranges {
-                    if let Some(offset) = ctl.offsets.get_mut(range.split as usize) {
-                        *offset = (*offset).max(range.to);
-                    }
-                }
-                ctl.cuts.push_back((record.epoch, ranges.clone()));
-            }
-        }
-        self.changed_since_tick |= !record.ops.is_empty() || !record.writes.is_empty() || !record.ranges.is_empty();
+        self.add_ranges(record.epoch, &record.ranges);
+        self.changed_since_tick |= !record.ops.is_empty() || !record.writes.is_empty() || record.is_cut();
     }
 
     /// Wakes what the epoch may change, before the clock shows the epoch.

@@ -20,6 +20,7 @@ mod recovery;
 mod region;
 mod sequencer;
 mod shared;
+mod sources;
 mod status;
 mod stepping;
 mod upkeep;
@@ -50,6 +51,7 @@ pub use record::{decode_delta, encode_delta};
 use crate::dataflow::executor::Executor;
 use crate::memory::{Governor, Share};
 use crate::relation::{Relation, RelationSnapshot, RowOrder};
+use crate::sources::SplitInfo;
 use crate::{Delta, Result, RuntimeError};
 use checkpointer::Checkpointer;
 use control::{Control, Event, error_text};
@@ -310,7 +312,8 @@ impl Engine {
         let id = object.id;
         let mut progress = self.shared.progress.subscribe();
         let waits = object.stream_plan().is_some() || object.is_relation();
-        self.ddl(Some(catalog), vec![CatalogOp::Create(object)]).await?;
+        let splits = self.first_splits(&object).await?;
+        self.ddl(Some(catalog), vec![CatalogOp::Create(object)], splits).await?;
         if !waits {
             return Ok(());
         }
@@ -344,14 +347,30 @@ impl Engine {
     /// `Conflict` if the catalog has moved on.
     pub async fn drop_objects(&self, catalog: &Arc<Catalog>, ids: Vec<ObjectId>) -> Result<()> {
         let ops = ids.into_iter().map(CatalogOp::Drop).collect();
-        self.ddl(Some(catalog), ops).await.map(|_| ())
+        self.ddl(Some(catalog), ops, Vec::new()).await.map(|_| ())
     }
 
-    async fn ddl(&self, expected: Option<&Arc<Catalog>>, ops: Vec<CatalogOp>) -> Result<u64> {
+    /// A new source's splits with their start offsets, which the timeline keeps from its creation on.
+    async fn first_splits(&self, object: &CatalogObject) -> Result<Vec<(ObjectId, Vec<SplitInfo>)>> {
+        let Some(def) = sources::source_def(object).cloned() else {
+            return Ok(Vec::new());
+        };
+        let found = tokio::task::spawn_blocking(move || crate::sources::discover(&def)).await;
+        let splits = found.map_err(|_| RuntimeError::internal("finding a source's splits failed"))??;
+        Ok(vec![(object.id, splits)])
+    }
+
+    async fn ddl(
+        &self,
+        expected: Option<&Arc<Catalog>>,
+        ops: Vec<CatalogOp>,
+        splits: Vec<(ObjectId, Vec<SplitInfo>)>,
+    ) -> Result<u64> {
         let (reply, answer) = oneshot::channel();
         let request = Request::Ddl {
             expected: expected.map(Arc::clone),
             ops,
+            splits,
             reply,
         };
         self.requests.send(request).map_err(|_| RuntimeError::ShuttingDown)?;
@@ -539,6 +558,7 @@ impl Drop for CancelCreate<'_> {
         let request = Request::Ddl {
             expected: None,
             ops: vec![CatalogOp::Drop(id)],
+            splits: Vec::new(),
             reply,
         };
         if self.requests.send(request).is_err() {

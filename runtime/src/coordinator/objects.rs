@@ -7,14 +7,14 @@ use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp, ObjectKind};
 use levee_planner::plan::ObjectId;
 
 use super::backfill::Backfill;
-use super::control::{Control, Events, SourceCtl, error_text};
+use super::control::{Control, Events, error_text};
 use super::record::EpochRecord;
 use super::region::{Place, RegionCtl, RegionKind, RegionMeta};
 use super::shared::RegionStatus;
+use super::sources::{SourceState, source_def};
 use crate::Result;
 use crate::dataflow::{Region, RegionSpec, RootMode, StateReader};
 use crate::relation::{Base, Relation, RowOrder};
-use crate::sources::{self, SourceDriver};
 
 impl Control {
     pub(super) fn apply(&mut self, op: &CatalogOp, record: &EpochRecord) {
@@ -23,7 +23,7 @@ impl Control {
         self.catalog = Arc::new(catalog);
         match op {
             CatalogOp::Create(object) => {
-                if let Err(error) = self.add_object(object, record.epoch, record.timestamp_us) {
+                if let Err(error) = self.add_object(object, record) {
                     tracing::error!(job = %object.name, %error, "an object cannot be started");
                     self.shared
                         .set_status(object.id, RegionStatus::Failed(error_text(&error)));
@@ -45,22 +45,25 @@ impl Control {
                 dataflow.stop();
             }
         }
-        self.sources.remove(&id);
+        if let Some(source) = self.sources.remove(&id) {
+            source.driver.stop();
+        }
         self.table_writes.remove(&id);
         self.frozen.retain(|f| f.region != id);
         self.shared.remove(id);
     }
 
     /// A new object, empty as of `epoch`.
-    fn add_object(&mut self, object: &CatalogObject, epoch: u64, timestamp_us: i64) -> Result<()> {
+    fn add_object(&mut self, object: &CatalogObject, record: &EpochRecord) -> Result<()> {
+        let epoch = record.epoch;
+        if let Some(def) = source_def(object) {
+            let splits = record.splits.iter().find(|(id, _)| *id == object.id);
+            let state = SourceState::new(record.timestamp_us, splits.map_or(&[][..], |(_, s)| s));
+            self.add_source(object, def, state)?;
+        }
         match &object.kind {
             ObjectKind::View(_) => Ok(()),
-            ObjectKind::Source(def) => {
-                let driver = sources::driver(&def.connector, &def.options)?;
-                let offsets = driver.start();
-                self.add_source(object.id, driver, timestamp_us, offsets);
-                Ok(())
-            }
+            ObjectKind::Source(_) => Ok(()),
             ObjectKind::Table(_) | ObjectKind::MaterializedView(_) | ObjectKind::Sink(_) => {
                 let base = Base {
                     epoch,
@@ -69,24 +72,6 @@ impl Control {
                 self.add_region(object, base, None, None, epoch)
             }
         }
-    }
-
-    pub(super) fn add_source(
-        &mut self,
-        id: ObjectId,
-        driver: Arc<dyn SourceDriver>,
-        created_us: i64,
-        offsets: Vec<u64>,
-    ) {
-        self.sources.insert(
-            id,
-            SourceCtl {
-                driver,
-                created_us,
-                offsets,
-                cuts: VecDeque::new(),
-            },
-        );
     }
 
     /// Starts a region whose relation holds `base` and whose operators restore from `state`.

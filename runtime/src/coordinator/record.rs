@@ -16,7 +16,7 @@ use levee_planner::catalog::CatalogOp;
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
-use crate::sources::SplitRange;
+use crate::sources::{SplitInfo, SplitRange};
 use crate::{Delta, Diffs, Result, RuntimeError};
 
 /// Log record kind of a timeline record.
@@ -33,6 +33,8 @@ pub struct EpochRecord {
     pub timestamp_us: i64,
     /// DDL that takes effect with the epoch.
     pub ops: Vec<CatalogOp>,
+    /// Splits of sources: the first ones of a source that `ops` create, or newly found ones.
+    pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
     /// Ranges read from sources.
     pub ranges: Vec<(ObjectId, Vec<SplitRange>)>,
     /// Changes of tables; one consolidated delta per transaction and table.
@@ -45,11 +47,17 @@ struct Header {
     epoch: u64,
     timestamp_us: i64,
     ops: Vec<CatalogOp>,
+    splits: Vec<(ObjectId, Vec<SplitInfo>)>,
     ranges: Vec<(ObjectId, Vec<SplitRange>)>,
     writes: Vec<(ObjectId, u64)>,
 }
 
 impl EpochRecord {
+    /// Whether it is (also) the answer to the coordinator's request to cut sources.
+    pub fn is_cut(&self) -> bool {
+        !self.ranges.is_empty() || self.ops.is_empty() && !self.splits.is_empty()
+    }
+
     /// Bytes for the log.
     ///
     /// # Errors
@@ -65,6 +73,7 @@ impl EpochRecord {
             epoch: self.epoch,
             timestamp_us: self.timestamp_us,
             ops: self.ops.clone(),
+            splits: self.splits.clone(),
             ranges: self.ranges.clone(),
             writes: self
                 .writes
@@ -116,6 +125,7 @@ impl EpochRecord {
             epoch: header.epoch,
             timestamp_us: header.timestamp_us,
             ops: header.ops,
+            splits: header.splits,
             ranges: header.ranges,
             writes,
         })

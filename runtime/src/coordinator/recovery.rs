@@ -20,9 +20,9 @@ use super::checkpointer::{Payload, RELATION_OPERATOR, RestoredReader};
 use super::control::Control;
 use super::record::{EPOCH_KIND, EpochRecord};
 use super::region::RegionMeta;
+use super::sources::source_def;
 use crate::dataflow::StateReader;
 use crate::relation::{Base, RowOrder};
-use crate::sources;
 use crate::{Delta, Result, RuntimeError};
 
 /// Rows decoded at a time.
@@ -118,19 +118,15 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
     control.stops = chosen.values().copied().collect::<BTreeSet<u64>>();
     let opened = Arc::new(Restore::open(store, &found.manifest, &chosen)?);
     for object in payload.catalog.objects() {
+        if let Some(def) = source_def(object) {
+            let state = payload.sources.get(&object.id).cloned().ok_or_else(|| {
+                let file = format!("manifest {}", found.manifest.number);
+                StorageError::corrupt(file, format!("it says nothing of source \"{}\"", object.name))
+            })?;
+            control.add_source(object, def, state)?;
+        }
         match &object.kind {
-            ObjectKind::View(_) => {}
-            ObjectKind::Source(def) => {
-                let driver = sources::driver(&def.connector, &def.options)?;
-                let state = payload.sources.get(&object.id);
-                let offsets = state.map_or_else(|| driver.start(), |s| s.offsets.clone());
-                control.add_source(
-                    object.id,
-                    driver,
-                    state.map_or(payload.timestamp_us, |s| s.created_us),
-                    offsets,
-                );
-            }
+            ObjectKind::View(_) | ObjectKind::Source(_) => {}
             _ => restore_region(
                 control,
                 object,
@@ -252,6 +248,8 @@ pub fn subscribers(catalog: &Catalog) -> BTreeMap<u32, Vec<u32>> {
             .stream_plan()
             .map(levee_planner::plan::StreamPlan::inputs)
             .unwrap_or_default()
+            .into_iter()
+            .filter(|i| *i != object.id)
         {
             out.entry(input.0).or_default().push(object.id.0);
         }

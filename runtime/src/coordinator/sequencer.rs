@@ -26,7 +26,7 @@ use super::clock::Clock;
 use super::control::Event;
 use super::record::{EPOCH_KIND, EpochRecord};
 use super::shared::Shared;
-use crate::sources::SplitRange;
+use crate::sources::{SplitInfo, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
 /// Keys remembered before the window moves up; about 200 MB.
@@ -44,13 +44,36 @@ pub enum Request {
         expected: Option<Arc<Catalog>>,
         /// Changes.
         ops: Vec<CatalogOp>,
+        /// First splits of the sources among them.
+        splits: Vec<(ObjectId, Vec<SplitInfo>)>,
         /// Answer: the epoch.
         reply: oneshot::Sender<Result<u64>>,
     },
     /// Source ranges to put into an epoch.
-    Cut(Vec<(ObjectId, Vec<SplitRange>)>),
+    Cut(SourceCut),
     /// End the thread.
     Stop,
+}
+
+/// What the coordinator takes from sources.
+#[derive(Debug, Default)]
+pub struct SourceCut {
+    /// Newly found splits.
+    pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
+    /// Ranges.
+    pub ranges: Vec<(ObjectId, Vec<SplitRange>)>,
+}
+
+impl SourceCut {
+    /// Nothing is taken.
+    pub fn is_empty(&self) -> bool {
+        self.splits.is_empty() && self.ranges.is_empty()
+    }
+
+    fn append(&mut self, other: Self) {
+        self.splits.extend(other.splits);
+        self.ranges.extend(other.ranges);
+    }
 }
 
 /// A transaction as the resolver sees it.
@@ -84,7 +107,7 @@ impl Sequencer {
     pub fn run(mut self, requests: &Receiver<Request>) {
         while let Ok(first) = requests.recv() {
             let mut commits = Vec::new();
-            let mut ranges = Vec::new();
+            let mut cut = SourceCut::default();
             let mut rows = 0;
             let mut next = Some(first);
             loop {
@@ -101,23 +124,28 @@ impl Sequencer {
                         rows += commit.writes.iter().map(|(_, d)| d.num_rows()).sum::<usize>();
                         commits.push(commit);
                     }
-                    Request::Cut(cut) => ranges.extend(cut),
-                    Request::Ddl { expected, ops, reply } => {
-                        self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut ranges));
-                        self.ddl(expected.as_ref(), ops, reply);
+                    Request::Cut(part) => cut.append(part),
+                    Request::Ddl {
+                        expected,
+                        ops,
+                        splits,
+                        reply,
+                    } => {
+                        self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut cut));
+                        self.ddl(expected.as_ref(), ops, splits, reply);
                     }
                     Request::Stop => {
-                        self.write_epoch(commits, ranges);
+                        self.write_epoch(commits, cut);
                         return;
                     }
                 }
             }
-            self.write_epoch(commits, ranges);
+            self.write_epoch(commits, cut);
         }
     }
 
-    fn write_epoch(&mut self, commits: Vec<Commit>, ranges: Vec<(ObjectId, Vec<SplitRange>)>) {
-        if commits.is_empty() && ranges.is_empty() {
+    fn write_epoch(&mut self, commits: Vec<Commit>, cut: SourceCut) {
+        if commits.is_empty() && cut.is_empty() {
             return;
         }
         let epoch = self.epoch + 1;
@@ -141,12 +169,13 @@ impl Sequencer {
             writes.extend(commit.writes);
             accepted.push(commit.reply);
         }
-        if accepted.is_empty() && ranges.is_empty() {
+        if accepted.is_empty() && cut.is_empty() {
             return;
         }
-        let cut = !ranges.is_empty();
+        let is_cut = !cut.is_empty();
         match self.append(EpochRecord {
-            ranges,
+            splits: cut.splits,
+            ranges: cut.ranges,
             writes,
             ..EpochRecord::default()
         }) {
@@ -175,14 +204,20 @@ impl Sequencer {
                 for reply in accepted {
                     answer(reply, Err(again(&mut error, full)));
                 }
-                if cut {
+                if is_cut {
                     send(&self.events, Event::CutFailed);
                 }
             }
         }
     }
 
-    fn ddl(&mut self, expected: Option<&Arc<Catalog>>, ops: Vec<CatalogOp>, reply: oneshot::Sender<Result<u64>>) {
+    fn ddl(
+        &mut self,
+        expected: Option<&Arc<Catalog>>,
+        ops: Vec<CatalogOp>,
+        splits: Vec<(ObjectId, Vec<SplitInfo>)>,
+        reply: oneshot::Sender<Result<u64>>,
+    ) {
         let current = Arc::clone(&self.catalog.read());
         if expected.is_some_and(|e| !Arc::ptr_eq(e, &current)) {
             answer(reply, Err(RuntimeError::Conflict));
@@ -191,6 +226,7 @@ impl Sequencer {
         let result = self
             .append(EpochRecord {
                 ops,
+                splits,
                 ..EpochRecord::default()
             })
             .map(|(record, seq)| {

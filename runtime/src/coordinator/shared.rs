@@ -182,6 +182,11 @@ impl Shared {
         self.pins.lock().range(epoch + 1..).next().map(|(&e, _)| e)
     }
 
+    /// Memory that one source may hold: a share of the budget.
+    pub fn source_bytes(&self) -> usize {
+        (self.config.memory_limit / 16).clamp(8 << 20, 256 << 20)
+    }
+
     /// Memory that one exchange channel may hold before it spills: a share of the budget.
     pub fn channel_bytes(&self) -> usize {
         (self.config.memory_limit / 256).clamp(1 << 20, 64 << 20)

@@ -28,11 +28,11 @@ impl Control {
     fn finished(&self, region: &RegionCtl) -> bool {
         let mut sources = region.inputs.iter().filter_map(|i| self.sources.get(i)).peekable();
         let bounded = sources.peek().is_some();
-        let ended = sources.all(|s| s.driver.finished(&s.offsets));
+        let ended = sources.all(|s| s.driver.finished(&s.state.next()));
         let upstream = region
             .inputs
             .iter()
-            .filter_map(|i| self.regions.get(i))
+            .filter_map(|i| self.regions.get(i).filter(|u| u.id != region.id))
             .all(|u| self.finished(u));
         let only_relations = !bounded && !region.inputs.is_empty() && region.kind != RegionKind::Table;
         (bounded || only_relations) && ended && upstream && region.visible() && region.frontier() >= self.cut
@@ -129,8 +129,8 @@ impl Control {
                 levee_planner::catalog::ObjectKind::Source(s) => Some(s.connector.clone()),
                 _ => None,
             });
-            let finished = source.driver.finished(&source.offsets);
-            for (split, offset) in source.offsets.iter().enumerate() {
+            let finished = source.driver.finished(&source.state.next());
+            for (split, offset) in source.state.next().iter().enumerate() {
                 rows.push(vec![
                     text(id),
                     object.map(|o| o.name.clone()),

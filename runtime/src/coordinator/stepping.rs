@@ -31,8 +31,7 @@ impl Control {
             let after = region.submitted().max(region.starts.get(input).copied().unwrap_or(0));
             if let Some(source) = self.sources.get(input) {
                 for (epoch, ranges) in source.cuts.iter().filter(|(e, _)| *e > after) {
-                    *changed.entry(*epoch).or_default() +=
-                        ranges.iter().map(|r| (r.to - r.from) as usize).sum::<usize>();
+                    *changed.entry(*epoch).or_default() += ranges.iter().map(|r| r.records() as usize).sum::<usize>();
                 }
                 continue;
             }
@@ -291,7 +290,9 @@ impl Control {
 fn join_ranges(ranges: impl Iterator<Item = SplitRange>) -> Vec<SplitRange> {
     let mut out: Vec<SplitRange> = Vec::new();
     for range in ranges {
-        match out.iter_mut().find(|r| r.split == range.split && r.to == range.from) {
+        // A range with a check stays by itself: it is fetched, checked and shared between regions as it was cut.
+        let before = out.iter_mut().find(|r| r.check.is_none() && r.join(&range).is_some());
+        match before {
             Some(r) => r.to = range.to,
             None => out.push(range),
         }

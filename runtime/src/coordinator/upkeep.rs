@@ -1,4 +1,4 @@
-//! The coordinator's recurring work: cutting sources, checkpoint ticks, forgetting, folding, status.
+//! The coordinator's recurring work: checkpoint ticks, forgetting, folding, status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 
 use levee_planner::plan::ObjectId;
 
-use super::checkpointer::{CheckpointDone, Job, Payload, SourceState};
-use super::control::{CUT_ROWS_PER_TASK, CUTS_AHEAD_MAX, Control, FOLD_EVERY, error_text};
+use super::checkpointer::{CheckpointDone, Job, Payload};
+use super::control::{Control, FOLD_EVERY, error_text};
 use super::region::{RegionCtl, RegionKind};
-use super::sequencer::Request;
 use super::shared::{CheckpointInfo, RegionStatus};
 use crate::Result;
-use crate::sources::SplitRange;
 
 /// Regions that are later than this after a tick go into the next checkpoint.
 pub(super) const TICK_WAIT: Duration = Duration::from_millis(1000);
@@ -20,49 +18,6 @@ pub(super) const TICK_WAIT: Duration = Duration::from_millis(1000);
 const READ_BACK_EPOCHS: u64 = 256;
 
 impl Control {
-    /// Cuts source ranges into the next epoch, for sources whose fastest reader is close behind.
-    pub(super) fn cut_sources(&mut self) {
-        self.poll_sources = false;
-        if self.cut_pending || self.stopping.is_some() || self.sources.is_empty() {
-            return;
-        }
-        let now_us = self.shared.now_us();
-        let mut cut = Vec::new();
-        let per_epoch = CUT_ROWS_PER_TASK * self.shared.config.parallelism as u64;
-        for (id, source) in &self.sources {
-            let readers = self.work.readers(*id).filter_map(|r| self.regions.get(&r));
-            let following = readers.filter(|r| !r.stands() && r.backfill.is_none());
-            let Some(fastest) = following.map(RegionCtl::frontier).max() else {
-                continue;
-            };
-            if source.cuts.iter().filter(|(e, _)| *e > fastest).count() >= CUTS_AHEAD_MAX {
-                continue;
-            }
-            let available = source.driver.available(source.created_us, now_us);
-            let share = (per_epoch / source.offsets.len().max(1) as u64).max(1);
-            let ranges: Vec<SplitRange> = (0u32..)
-                .zip(source.offsets.iter().zip(&available))
-                .filter(|(_, (from, to))| from < to)
-                .map(|(split, (from, to))| SplitRange {
-                    split,
-                    from: *from,
-                    to: (*to).min(from + share),
-                })
-                .collect();
-            if !ranges.is_empty() {
-                cut.push((*id, ranges));
-            } else if !source.driver.finished(&source.offsets) {
-                self.poll_sources = true;
-            }
-        }
-        if !cut.is_empty() {
-            self.cut_pending = true;
-            if self.requests.send(Request::Cut(cut)).is_err() {
-                tracing::debug!("the sequencer has stopped");
-            }
-        }
-    }
-
     /// Starts a checkpoint when it is time and something has changed.
     pub(super) fn start_tick(&mut self) {
         let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
@@ -135,19 +90,10 @@ impl Control {
             if clean {
                 advance.insert(region.id.0, frontier);
             }
-            for input in &region.inputs {
+            for input in region.inputs.iter().filter(|i| **i != region.id) {
                 subscribers.entry(input.0).or_default().push(region.id.0);
             }
         }
-        let sources = self.sources.iter().map(|(id, s)| {
-            (
-                *id,
-                SourceState {
-                    created_us: s.created_us,
-                    offsets: s.offsets.clone(),
-                },
-            )
-        });
         Job {
             epoch,
             started: Instant::now(),
@@ -167,7 +113,7 @@ impl Control {
                 epoch: self.cut,
                 timestamp_us: self.timeline.timestamp_us(self.cut),
                 catalog: self.catalog.as_ref().clone(),
-                sources: sources.collect(),
+                sources: self.source_states(),
             },
         }
     }
@@ -224,26 +170,7 @@ impl Control {
 
     /// Drops cuts that every reader has taken, and boundaries that every region has passed.
     pub(super) fn forget(&mut self) {
-        for (id, source) in &mut self.sources {
-            if source.cuts.is_empty() {
-                continue;
-            }
-            let readers = self.work.readers(*id).filter_map(|r| self.regions.get(&r));
-            let taken = readers
-                .filter(|r| r.failed.is_none())
-                .map(|r| {
-                    if r.backfill.is_some() {
-                        r.starts.get(id).copied().unwrap_or(0)
-                    } else {
-                        r.submitted()
-                    }
-                })
-                .min()
-                .unwrap_or(self.cut);
-            while source.cuts.front().is_some_and(|(e, _)| *e <= taken) {
-                source.cuts.pop_front();
-            }
-        }
+        self.forget_cuts();
         if self.stops.is_empty() {
             return;
         }

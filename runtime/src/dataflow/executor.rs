@@ -381,6 +381,12 @@ impl TaskCell {
     }
 }
 
+impl std::task::Wake for TaskCell {
+    fn wake(self: Arc<Self>) {
+        Self::wake(&self);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;

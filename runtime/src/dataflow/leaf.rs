@@ -3,12 +3,13 @@
 //! What a task reads in a step is a fixed share, so every replay reads the same rows:
 //!
 //! * `Scan`: all rows of the step's runs in order, cut into as many contiguous parts as there are tasks;
-//! * `Source`: the same for the record numbers of each range;
+//! * `Source`: its [`Share`] of each range;
 //! * `Values`: everything in task 0, in the first step of the region's life;
 //! * `Receive`: the step of every sender's channel, once the sender has closed it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::array::RecordBatch;
 use arrow::ipc::reader::StreamReader;
@@ -17,7 +18,7 @@ use levee_planner::plan::{ObjectId, StreamNode, StreamOp};
 use super::channel::{Channel, SealedStep};
 use super::testing::Shuffle;
 use super::{Step, StepInput};
-use crate::sources::{RangeReader, SourceDriver, SplitRange};
+use crate::sources::{RangePoll, RangeReader, Share, SourceDriver, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
 /// Rows of a chunk cut from a run.
@@ -27,7 +28,7 @@ pub(crate) const CHUNK_ROWS: usize = 8192;
 pub(crate) enum LeafPoll {
     /// Rows; never empty.
     Ready(Delta),
-    /// A sender has not closed the step yet; the task will be woken.
+    /// A sender has not closed the step yet, or records are being fetched; the task will be woken.
     Pending,
     /// The step has no more rows here.
     End,
@@ -45,6 +46,8 @@ pub(crate) struct TaskPlace {
 pub(crate) trait Inputs {
     /// A source's driver.
     fn source(&self, id: ObjectId) -> Option<Arc<dyn SourceDriver>>;
+    /// Wakes the task.
+    fn waker(&self, place: TaskPlace) -> Waker;
     /// The channels of an edge that lead to the task, in order of the sender.
     fn channels(&self, edge: u32, task: usize) -> Result<Vec<Arc<Channel>>>;
 }
@@ -74,6 +77,7 @@ enum Kind {
         driver: Arc<dyn SourceDriver>,
         ranges: VecDeque<SplitRange>,
         reader: Option<Box<dyn RangeReader>>,
+        waker: Waker,
     },
     Values {
         batch: RecordBatch,
@@ -118,6 +122,7 @@ impl Leaf {
                     .ok_or_else(|| RuntimeError::internal(format!("source \"{name}\" has no driver")))?,
                 ranges: VecDeque::new(),
                 reader: None,
+                waker: inputs.waker(place),
             },
             StreamOp::Values { ipc } => Kind::Values {
                 batch: read_values(node, ipc)?,
@@ -183,16 +188,9 @@ impl Leaf {
                 *reader = None;
                 ranges.clear();
                 if let Some(StepInput::Ranges(all)) = step.inputs.get(source) {
-                    ranges.extend(all.iter().filter_map(|range| {
-                        let length = range.to.saturating_sub(range.from);
-                        let from = range.from + share(length, task, n_tasks);
-                        let to = range.from + share(length, task + 1, n_tasks);
-                        (from < to).then_some(SplitRange {
-                            split: range.split,
-                            from,
-                            to,
-                        })
-                    }));
+                    ranges.extend(all.iter().copied());
+                    // Tasks begin with different ranges, so that they do not wait for the same one.
+                    ranges.rotate_left(all.len() * task / n_tasks.max(1));
                 }
             }
             Kind::Values { emitted, .. } => *emitted = !(step.barrier.first && task == 0),
@@ -258,17 +256,23 @@ impl Leaf {
                 driver,
                 ranges,
                 reader,
+                waker,
                 ..
             } => loop {
                 if let Some(open) = reader {
-                    match open.next()? {
-                        Some(delta) if delta.num_rows() > 0 => return Ok(LeafPoll::Ready(delta)),
-                        Some(_) => continue,
-                        None => *reader = None,
+                    match open.poll(waker)? {
+                        RangePoll::Ready(delta) if delta.num_rows() > 0 => return Ok(LeafPoll::Ready(delta)),
+                        RangePoll::Ready(_) => continue,
+                        RangePoll::Pending => return Ok(LeafPoll::Pending),
+                        RangePoll::End => *reader = None,
                     }
                 }
+                let share = Share {
+                    index: self.place.task,
+                    of: self.place.n_tasks,
+                };
                 match ranges.pop_front() {
-                    Some(range) => *reader = Some(driver.open(range, projection)?),
+                    Some(range) => *reader = Some(driver.open(&range, share, projection)?),
                     None => return Ok(LeafPoll::End),
                 }
             },

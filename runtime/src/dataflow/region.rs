@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use levee_planner::plan::{FragmentGraph, ObjectId, StreamNode, StreamOp};
@@ -340,6 +341,17 @@ impl RegionShared {
 }
 
 impl Inputs for RegionShared {
+    fn waker(&self, place: TaskPlace) -> Waker {
+        let slot = self
+            .slots
+            .iter()
+            .position(|s| s.place.fragment == place.fragment && s.place.task == place.task);
+        slot.map_or_else(
+            || Waker::noop().clone(),
+            |slot| Waker::from(Arc::clone(&self.cells[slot])),
+        )
+    }
+
     fn source(&self, id: ObjectId) -> Option<Arc<dyn SourceDriver>> {
         self.spec.sources.get(&id).map(Arc::clone)
     }

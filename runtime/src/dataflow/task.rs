@@ -356,6 +356,11 @@ impl Job for TaskJob {
         }
         match catch_unwind(AssertUnwindSafe(|| self.slice())) {
             Ok(Ok(poll)) => poll,
+            // What a user must mend would be the same at every try.
+            Ok(Err(RuntimeError::User { message, .. })) => {
+                self.region.fail(&message);
+                Poll::Done
+            }
             Ok(Err(error)) => self.failed(&chain(&error)),
             Err(panic) => self.failed(&format!("panic: {}", panic_text(panic.as_ref()))),
         }

@@ -1,71 +1,339 @@
-//! Sources: readers that deliver exactly the range that a timeline record names.
+//! Sources: logs of numbered records that tasks read by range.
 //!
-//! A source's splits are logs of numbered records. The sequencer asks [`SourceDriver::available`] how far each split could be
-//! read, cuts a range into an epoch, and any task of any region can then read that range, now or again later.
+//! ```text
+//!   driver ──poll_splits, cut──▶ coordinator ──timeline record, fsync──▶ regions ──open(range, share)──▶ driver
+//!     ▲ fetches ahead, under a byte budget                                  every replay reads the same
+//! ```
+//!
+//! A source's *splits* (Kafka partitions, files) are found by its driver and numbered by the timeline. The coordinator asks
+//! [`SourceDriver::cut`] which ranges may enter the next epoch, and writes them down, with the number of records and a digest,
+//! before anything reads them. Any task of any region reads a range then, now or again later: whatever a reader delivers is a function of
+//! the range. A driver that finds a range incomplete (retention, compaction, another topic of the same name) answers with an error that
+//! ends the region: a source never gives a wrong answer.
+//!
+//! A driver never blocks a caller: it has threads of its own, and wakes who waits.
 
 pub mod nexmark;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use levee_planner::catalog::SourceDef;
+use levee_planner::plan::ObjectId;
+use serde::{Deserialize, Serialize};
 
-use crate::{Delta, Result};
+use crate::{Delta, Result, RuntimeError};
+
+/// A split as the timeline records it when it is found; its number is its place in the order of discovery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitInfo {
+    /// A Kafka partition's number, a file's path.
+    pub name: String,
+    /// Offset of the first record that belongs to the source.
+    pub start: u64,
+    /// What else the driver needs to find it again.
+    pub meta: Vec<u8>,
+}
+
+/// What lies in a range, so that a reader knows whether it has everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeCheck {
+    /// Records.
+    pub records: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Wrapping sum of a hash of each record, its offset included.
+    pub digest: u64,
+}
+
+impl RangeCheck {
+    /// The check of two ranges together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            records: self.records + other.records,
+            bytes: self.bytes + other.bytes,
+            digest: self.digest.wrapping_add(other.digest),
+        }
+    }
+}
 
 /// Offsets `[from, to)` of one split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitRange {
     /// Split number.
     pub split: u32,
+    /// How often splits had been added to the source before the range was cut. Records of a later generation are newer than
+    /// those of an earlier one, whatever their splits: a key that a producer now sends elsewhere keeps its order.
+    pub generation: u32,
     /// First offset.
     pub from: u64,
     /// One past the last offset.
     pub to: u64,
+    /// `None` if the driver can always read the range in full (it makes its records itself, or its files do not change).
+    pub check: Option<RangeCheck>,
+    /// Every record must be there still. Not so for a view that is built over keyed changes: what compaction took away has a newer record.
+    pub exact: bool,
 }
 
-/// A connector's handle on one source.
+impl SplitRange {
+    /// A range without a check.
+    pub fn unchecked(split: u32, from: u64, to: u64) -> Self {
+        Self {
+            split,
+            generation: 0,
+            from,
+            to,
+            check: None,
+            exact: true,
+        }
+    }
+
+    /// Records in the range, as far as known.
+    pub fn records(&self) -> u64 {
+        self.check.map_or(self.to.saturating_sub(self.from), |c| c.records)
+    }
+
+    /// This range and the one that follows it as one, if they are of one kind.
+    pub fn join(&self, next: &Self) -> Option<Self> {
+        let fits = self.split == next.split
+            && self.to == next.from
+            && self.generation == next.generation
+            && self.exact == next.exact;
+        let check = match (self.check, next.check) {
+            (None, None) => None,
+            (Some(a), Some(b)) => Some(a.and(b)),
+            _ => return None,
+        };
+        fits.then_some(Self {
+            to: next.to,
+            check,
+            ..*self
+        })
+    }
+}
+
+/// One of `of` tasks that read a range together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Task.
+    pub index: usize,
+    /// Tasks.
+    pub of: usize,
+}
+
+impl Share {
+    /// All of a range.
+    pub const ALL: Self = Self { index: 0, of: 1 };
+
+    /// The task's contiguous part of `[from, to)`.
+    pub fn part(&self, from: u64, to: u64) -> (u64, u64) {
+        let length = u128::from(to.saturating_sub(from));
+        let at = |i: usize| from + (length * i as u128 / self.of.max(1) as u128) as u64;
+        (at(self.index), at(self.index + 1))
+    }
+}
+
+/// What the coordinator asks when it cuts an epoch.
+#[derive(Debug, Clone, Copy)]
+pub struct CutRequest<'a> {
+    /// When the source was created, microseconds since 1970.
+    pub created_us: i64,
+    /// Now.
+    pub now_us: i64,
+    /// First offset of each split that is not cut yet.
+    pub next: &'a [u64],
+    /// Records that the epoch should take at most, about.
+    pub records: u64,
+}
+
+/// How a source is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// What is wrong now, if anything: the broker cannot be reached.
+    pub error: Option<String>,
+    /// Per split: one past the newest record known to exist.
+    pub ends: Vec<Option<u64>>,
+}
+
+/// A record that could not be decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Split.
+    pub split: u32,
+    /// Its name.
+    pub split_name: String,
+    /// Offset.
+    pub offset: u64,
+    /// Why.
+    pub reason: String,
+    /// The record's value.
+    pub bytes: Vec<u8>,
+    /// The record's own timestamp, microseconds since 1970.
+    pub timestamp_us: Option<i64>,
+}
+
+/// What a driver is given.
+#[derive(Clone)]
+pub struct DriverContext {
+    /// The source, or the table that ingests.
+    pub id: ObjectId,
+    /// Its name, for messages.
+    pub name: String,
+    /// To be called when `cut` or `poll_splits` would answer more than the last time, or the status has changed.
+    pub wake: Arc<dyn Fn() + Send + Sync>,
+    /// Takes records that could not be decoded. To be called before any row of the same piece is handed out; the same letters
+    /// may come again.
+    pub dead_letters: Arc<dyn Fn(Vec<DeadLetter>) + Send + Sync>,
+    /// Bytes that the driver may hold: half for what it fetched ahead, half for what was cut and may be read again.
+    pub buffer_bytes: usize,
+}
+
+impl DriverContext {
+    /// For tests and tools: nobody listens.
+    pub fn detached(name: &str) -> Self {
+        Self {
+            id: ObjectId(0),
+            name: name.to_owned(),
+            wake: Arc::new(|| {}),
+            dead_letters: Arc::new(|_| {}),
+            buffer_bytes: 64 << 20,
+        }
+    }
+}
+
+impl std::fmt::Debug for DriverContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DriverContext")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connector's handle on one source. No method blocks on network or disk for long, [`Self::sample`] apart.
 pub trait SourceDriver: Send + Sync {
-    /// Columns of the source.
+    /// Columns of the source, without [`hidden_fields`].
     fn schema(&self) -> SchemaRef;
 
-    /// Start offset of every split.
-    fn start(&self) -> Vec<u64>;
+    /// A split has entered the timeline under this number (again at each start, in order). Until it has, nothing of it may be cut.
+    ///
+    /// # Errors
+    /// The driver did not make this `info`.
+    fn add_split(&self, split: u32, info: &SplitInfo) -> Result<()>;
 
-    /// How far each split may be read now (exclusive), at `now_us` microseconds since 1970, if the source was created at
-    /// `created_us`. Never decreases; `u64::MAX` never occurs (a bounded source ends at its limit).
-    fn available(&self, created_us: i64, now_us: i64) -> Vec<u64>;
+    /// Splits found that were not yet handed to `add_split`, in a fixed order. The first ones come from [`discover`] instead.
+    fn poll_splits(&self) -> Vec<SplitInfo> {
+        Vec::new()
+    }
+
+    /// Ranges that may enter the next epoch, each starting at `request.next` of its split; empty: nothing new. Asking again without
+    /// having used the answer gives the same offsets or more. The first call is the sign that somebody reads the source.
+    ///
+    /// # Errors
+    /// Records that were to come next no longer exist: the source cannot go on.
+    fn cut(&self, request: &CutRequest<'_>) -> Result<Vec<SplitRange>>;
+
+    /// How often `cut` must be asked because nothing wakes the coordinator; `None`: the driver wakes it.
+    fn poll_interval(&self) -> Option<Duration> {
+        None
+    }
 
     /// No record will ever follow these offsets.
-    fn finished(&self, offsets: &[u64]) -> bool;
+    fn finished(&self, next: &[u64]) -> bool;
 
-    /// Reads `range` with the given columns in chunks of at most about 8 k rows, handing each to `emit`; the rows are the same on
-    /// every call. `emit` answers whether to go on.
+    /// Reads a share of `range` with the given columns (those of the schema, then [`hidden_fields`]). The shares of a range are
+    /// disjoint and together the whole; each delivers the same rows on every call.
     ///
     /// # Errors
-    /// The range can no longer be read in full.
-    fn open(&self, range: SplitRange, projection: &[usize]) -> Result<Box<dyn RangeReader>>;
+    /// There is no such range.
+    fn open(&self, range: &SplitRange, share: Share, projection: &[usize]) -> Result<Box<dyn RangeReader>>;
+
+    /// Ranges from each split's start with about `records` records, for [`Self::open`] outside any epoch. May block for a few seconds.
+    ///
+    /// # Errors
+    /// The connector cannot reach its records, or does not support it.
+    fn sample(&self, records: u64) -> Result<Vec<SplitRange>> {
+        let _ = records;
+        Err(RuntimeError::User {
+            code: "0A000",
+            message: "this source cannot be sampled".to_owned(),
+            hint: Some("Create a materialized view over it.".to_owned()),
+        })
+    }
+
+    /// How it is doing.
+    fn status(&self) -> SourceStatus {
+        SourceStatus::default()
+    }
+
+    /// The source is gone, or the process ends: threads are to end soon.
+    fn stop(&self) {}
 }
 
-/// Reads one range in chunks.
+/// What a reader answers.
+#[derive(Debug)]
+pub enum RangePoll {
+    /// Rows, about 8 k at most.
+    Ready(Delta),
+    /// The records are being fetched; the waker will be called.
+    Pending,
+    /// The range has no more rows.
+    End,
+}
+
+/// Reads one task's share of a range in chunks.
 pub trait RangeReader: Send {
-    /// The next chunk, `None` at the end of the range.
+    /// The next chunk. Never blocks on the network: what is not at hand is asked for, and `waker` called when it is there.
     ///
     /// # Errors
-    /// The range cannot be read in full.
-    fn next(&mut self) -> Result<Option<Delta>>;
+    /// [`RuntimeError::User`]: the range cannot be read in full, now or ever.
+    fn poll(&mut self, waker: &Waker) -> Result<RangePoll>;
 }
 
-/// Checks a source's WITH options at CREATE and makes its driver.
+/// Columns that a source of keyed changes can deliver after those of its schema: whether the record removes its key, and its place in the
+/// order of the source (generation and split in one, then offset).
+pub fn hidden_fields() -> [Field; 3] {
+    [
+        Field::new("\u{1}delete", DataType::Boolean, false),
+        Field::new("\u{1}lane", DataType::Int64, false),
+        Field::new("\u{1}offset", DataType::Int64, false),
+    ]
+}
+
+/// The connectors, for messages.
+const CONNECTORS: &str = "nexmark";
+
+/// Checks a source's options at CREATE and finds its first splits, with concrete start offsets. Blocks for a few seconds at most.
 ///
 /// # Errors
-/// Unknown connector or option (22023), with a hint naming the known ones.
-pub fn driver(connector: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn SourceDriver>> {
-    match connector {
-        "nexmark" => nexmark::driver(options),
-        other => Err(crate::RuntimeError::User {
-            code: "22023",
-            message: format!("unknown connector \"{other}\" for a source"),
-            hint: Some("The connectors for sources are: nexmark.".to_owned()),
-        }),
+/// Unknown connector or option (22023) with a hint naming the known ones; the system behind it cannot be reached (08001) or lacks what is asked
+/// for.
+pub fn discover(def: &SourceDef) -> Result<Vec<SplitInfo>> {
+    match def.connector.as_str() {
+        "nexmark" => nexmark::discover(&def.options),
+        other => Err(unknown(other)),
+    }
+}
+
+/// Makes a source's driver. Does not reach out to anything before it is asked to.
+///
+/// # Errors
+/// As [`discover`], for what can be seen from the definition.
+pub fn driver(def: &SourceDef, context: DriverContext) -> Result<Arc<dyn SourceDriver>> {
+    let _ = &context;
+    match def.connector.as_str() {
+        "nexmark" => nexmark::driver(&def.options),
+        other => Err(unknown(other)),
+    }
+}
+
+fn unknown(connector: &str) -> RuntimeError {
+    RuntimeError::User {
+        code: "22023",
+        message: format!("unknown connector \"{connector}\" for a source"),
+        hint: Some(format!("The connectors for sources are: {CONNECTORS}.")),
     }
 }

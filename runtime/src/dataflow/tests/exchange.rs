@@ -187,7 +187,7 @@ fn source_ranges_are_shared_whole() {
         .iter()
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
         .collect();
-    let source = crate::sources::driver("nexmark", &options).unwrap();
+    let source = crate::sources::nexmark::driver(&options).unwrap();
     let mut seen = Vec::new();
     for (tasks, steps) in [(1, 1), (2, 3), (4, 7)] {
         let executor = Executor::new(2);
@@ -204,11 +204,8 @@ fn source_ranges_are_shared_whole() {
         let mut run = Run::start(&executor, spec, None, &Arc::default());
         let (mut rows, mut checksum) = (0, 0_u64);
         for step in 0..steps {
-            let range = |split| crate::sources::SplitRange {
-                split,
-                from: 5_000 * step / steps,
-                to: 5_000 * (step + 1) / steps,
-            };
+            let range =
+                |split| crate::sources::SplitRange::unchecked(split, 5_000 * step / steps, 5_000 * (step + 1) / steps);
             run.submit_inputs(
                 [(ObjectId(5), StepInput::Ranges((0..3).map(range).collect()))].into(),
                 false,

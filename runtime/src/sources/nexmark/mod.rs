@@ -32,12 +32,13 @@ mod timeline;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::{DataType, Field, SchemaRef, TimeUnit};
 
 use self::reader::Reader;
 use self::timeline::{Clock, MAX_EVENTS, Splits};
-use super::{RangeReader, SourceDriver, SplitRange};
+use super::{CutRequest, RangeReader, Share, SourceDriver, SplitInfo, SplitRange};
 use crate::{Result, RuntimeError};
 
 /// Defaults are part of what a stored source means: they never change.
@@ -45,6 +46,9 @@ const SPLITS_DEFAULT: u64 = 4;
 const SPLITS_MAX: u64 = 1024;
 const TIME_RATE_DEFAULT: u64 = 10_000;
 const RATE_MAX: u64 = 1_000_000_000;
+
+/// How often a rate-limited source is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Odd, so that different seeds stay different; seed 0 leaves the crate's own numbers.
 const SEED_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -95,6 +99,25 @@ fn time(name: &str) -> Field {
 /// # Errors
 /// An unknown option, or a value out of its range (22023).
 pub fn driver(options: &BTreeMap<String, String>) -> Result<Arc<dyn SourceDriver>> {
+    Ok(Arc::new(nexmark(options)?))
+}
+
+/// Checks WITH options and names the splits.
+///
+/// # Errors
+/// As [`driver`].
+pub fn discover(options: &BTreeMap<String, String>) -> Result<Vec<SplitInfo>> {
+    let splits = nexmark(options)?.splits.0;
+    Ok((0..splits)
+        .map(|split| SplitInfo {
+            name: split.to_string(),
+            start: 0,
+            meta: Vec::new(),
+        })
+        .collect())
+}
+
+fn nexmark(options: &BTreeMap<String, String>) -> Result<Nexmark> {
     for name in options.keys() {
         if name != "connector" && !OPTIONS.contains(&name.as_str()) {
             return Err(RuntimeError::User {
@@ -120,7 +143,7 @@ pub fn driver(options: &BTreeMap<String, String>) -> Result<Arc<dyn SourceDriver
         None => return Err(bad_type("option \"nexmark.event.type\" is missing".to_owned())),
     };
     let seed = number(options, "nexmark.seed", 0..=u64::MAX)?.unwrap_or(0);
-    Ok(Arc::new(Nexmark {
+    Ok(Nexmark {
         event_type,
         schema: schema(event_type),
         splits: Splits(number(options, "nexmark.splits", 1..=SPLITS_MAX)?.unwrap_or(SPLITS_DEFAULT)),
@@ -128,7 +151,7 @@ pub fn driver(options: &BTreeMap<String, String>) -> Result<Arc<dyn SourceDriver
         rate: number(options, "nexmark.event.rate", 0..=RATE_MAX)?.unwrap_or(0),
         clock: Clock::new(number(options, "nexmark.event.time.rate", 1..=RATE_MAX)?.unwrap_or(TIME_RATE_DEFAULT)),
         seed_mask: seed.wrapping_mul(SEED_MULTIPLIER),
-    }))
+    })
 }
 
 fn bad_type(message: String) -> RuntimeError {
@@ -174,7 +197,17 @@ impl Nexmark {
         (0..self.splits.0).map(|split| self.splits.len(split, events)).collect()
     }
 
-    fn check(&self, range: SplitRange, projection: &[usize]) -> Result<()> {
+    /// How far each split may be read now.
+    fn available(&self, created_us: i64, now_us: i64) -> Vec<u64> {
+        if self.rate == 0 {
+            return self.ends(self.limit);
+        }
+        let elapsed_us = now_us.saturating_sub(created_us).max(0).unsigned_abs();
+        let due = u128::from(elapsed_us) * u128::from(self.rate) / 1_000_000;
+        self.ends(u64::try_from(due).map_or(self.limit, |due| due.min(self.limit)))
+    }
+
+    fn check(&self, range: &SplitRange, projection: &[usize]) -> Result<()> {
         let end = self.splits.len(u64::from(range.split), self.limit);
         if u64::from(range.split) >= self.splits.0 || range.from > range.to || range.to > end {
             return Err(RuntimeError::internal(format!(
@@ -194,26 +227,46 @@ impl SourceDriver for Nexmark {
         Arc::clone(&self.schema)
     }
 
-    fn start(&self) -> Vec<u64> {
-        vec![0; self.splits.0 as usize]
-    }
-
-    fn available(&self, created_us: i64, now_us: i64) -> Vec<u64> {
-        if self.rate == 0 {
-            return self.ends(self.limit);
+    fn add_split(&self, split: u32, _info: &SplitInfo) -> Result<()> {
+        if u64::from(split) < self.splits.0 {
+            return Ok(());
         }
-        let elapsed_us = now_us.saturating_sub(created_us).max(0).unsigned_abs();
-        let due = u128::from(elapsed_us) * u128::from(self.rate) / 1_000_000;
-        self.ends(u64::try_from(due).map_or(self.limit, |due| due.min(self.limit)))
+        Err(RuntimeError::internal(format!("nexmark has no split {split}")))
     }
 
-    fn finished(&self, offsets: &[u64]) -> bool {
+    fn cut(&self, request: &CutRequest<'_>) -> Result<Vec<SplitRange>> {
+        let share = (request.records / request.next.len().max(1) as u64).max(1);
+        let available = self.available(request.created_us, request.now_us);
+        let ranges = (0u32..).zip(request.next.iter().zip(available));
+        Ok(ranges
+            .filter(|(_, (from, to))| *from < to)
+            .map(|(split, (&from, to))| SplitRange::unchecked(split, from, to.min(from + share)))
+            .collect())
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        Some(POLL_INTERVAL)
+    }
+
+    fn finished(&self, next: &[u64]) -> bool {
         let ends = self.ends(self.limit);
-        offsets.len() == ends.len() && offsets.iter().zip(&ends).all(|(offset, end)| offset >= end)
+        next.len() == ends.len() && next.iter().zip(&ends).all(|(offset, end)| offset >= end)
     }
 
-    fn open(&self, range: SplitRange, projection: &[usize]) -> Result<Box<dyn RangeReader>> {
+    fn sample(&self, records: u64) -> Result<Vec<SplitRange>> {
+        // A source of one kind steps over the others: of 50 events one is a person.
+        let share = records.saturating_mul(50) / self.splits.0 + 50;
+        let ends = self.ends(self.limit);
+        Ok((0u32..)
+            .zip(ends)
+            .map(|(split, end)| SplitRange::unchecked(split, 0, end.min(share)))
+            .collect())
+    }
+
+    fn open(&self, range: &SplitRange, share: Share, projection: &[usize]) -> Result<Box<dyn RangeReader>> {
         self.check(range, projection)?;
+        let (from, to) = share.part(range.from, range.to);
+        let range = SplitRange { from, to, ..*range };
         Ok(match self.event_type {
             EventType::Person => Box::new(Reader::<person::Persons>::new(self, range, projection)?),
             EventType::Auction => Box::new(Reader::<auction::Auctions>::new(self, range, projection)?),

@@ -1,6 +1,7 @@
 //! Reads a range of event numbers in chunks.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
@@ -8,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use super::Nexmark;
 use super::columns::EventColumns;
 use super::timeline::{Clock, Matching};
-use crate::sources::{RangeReader, SplitRange};
+use crate::sources::{RangePoll, RangeReader, SplitRange};
 use crate::{Delta, Result};
 
 const CHUNK_ROWS: usize = 8192;
@@ -66,7 +67,7 @@ impl<C: EventColumns> Reader<C> {
 }
 
 impl<C: EventColumns> RangeReader for Reader<C> {
-    fn next(&mut self) -> Result<Option<Delta>> {
+    fn poll(&mut self, _waker: &Waker) -> Result<RangePoll> {
         let mut rows = 0;
         while rows < CHUNK_ROWS
             && let Some(number) = self.events.next()
@@ -75,8 +76,8 @@ impl<C: EventColumns> RangeReader for Reader<C> {
             rows += 1;
         }
         if rows == 0 {
-            return Ok(None);
+            return Ok(RangePoll::End);
         }
-        Ok(Some(Delta::inserts(self.take(rows)?)))
+        Ok(RangePoll::Ready(Delta::inserts(self.take(rows)?)))
     }
 }

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::Waker;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
@@ -10,6 +11,7 @@ use nexmark::event::{Event, EventType as TheirType};
 
 use super::timeline::{BASE_TIME_MS, MAX_EVENTS};
 use super::*;
+use crate::sources::RangePoll;
 
 fn source(options: &[(&str, &str)]) -> Result<Arc<dyn SourceDriver>> {
     let options: BTreeMap<String, String> = options
@@ -20,9 +22,10 @@ fn source(options: &[(&str, &str)]) -> Result<Arc<dyn SourceDriver>> {
 }
 
 fn read_columns(source: &dyn SourceDriver, split: u32, from: u64, to: u64, projection: &[usize]) -> RecordBatch {
-    let mut reader = source.open(SplitRange { split, from, to }, projection).unwrap();
+    let range = SplitRange::unchecked(split, from, to);
+    let mut reader = source.open(&range, Share::ALL, projection).unwrap();
     let mut batches = Vec::new();
-    while let Some(delta) = reader.next().unwrap() {
+    while let RangePoll::Ready(delta) = reader.poll(Waker::noop()).unwrap() {
         assert!(delta.num_rows() > 0 && delta.num_rows() <= 8192);
         batches.push(delta.batch);
     }
@@ -198,11 +201,24 @@ fn another_seed_gives_other_rows() {
     assert_ne!(with("1"), with("2"));
 }
 
+/// How far each of `splits` splits may be cut from its beginning.
+fn available(source: &Arc<dyn SourceDriver>, splits: u32, created_us: i64, now_us: i64) -> Vec<u64> {
+    let request = CutRequest {
+        created_us,
+        now_us,
+        next: &vec![0; splits as usize],
+        records: u64::MAX,
+    };
+    let ranges = source.cut(&request).unwrap();
+    (0..splits)
+        .map(|split| ranges.iter().find(|r| r.split == split).map_or(0, |r| r.to))
+        .collect()
+}
+
 #[test]
 fn what_is_available_follows_rate_and_limit() {
     let limited = source(&[("event.type", "bid"), ("splits", "4"), ("event.limit", "10")]).unwrap();
-    assert_eq!(limited.start(), [0, 0, 0, 0]);
-    assert_eq!(limited.available(0, 0), [3, 3, 2, 2]);
+    assert_eq!(available(&limited, 4, 0, 0), [3, 3, 2, 2]);
     assert!(limited.finished(&[3, 3, 2, 2]));
     assert!(!limited.finished(&[3, 3, 2, 1]));
 
@@ -214,13 +230,16 @@ fn what_is_available_follows_rate_and_limit() {
     ])
     .unwrap();
     let created_us = 1_000_000;
-    assert_eq!(paced.available(created_us, 0), [0, 0, 0, 0]);
-    assert_eq!(paced.available(created_us, created_us + 499_999), [3, 2, 2, 2]);
-    assert_eq!(paced.available(created_us, created_us + 60_000_000), [25, 25, 25, 25]);
-    assert_eq!(paced.available(i64::MIN, i64::MAX), [25, 25, 25, 25]);
+    assert_eq!(available(&paced, 4, created_us, 0), [0, 0, 0, 0]);
+    assert_eq!(available(&paced, 4, created_us, created_us + 499_999), [3, 2, 2, 2]);
+    assert_eq!(
+        available(&paced, 4, created_us, created_us + 60_000_000),
+        [25, 25, 25, 25]
+    );
+    assert_eq!(available(&paced, 4, i64::MIN, i64::MAX), [25, 25, 25, 25]);
 
     let endless = source(&[("event.type", "bid"), ("splits", "1")]).unwrap();
-    assert_eq!(endless.available(0, 0), [MAX_EVENTS]);
+    assert_eq!(available(&endless, 1, 0, 0), [MAX_EVENTS]);
     assert!(!endless.finished(&[3_000_000]));
 }
 
@@ -260,12 +279,9 @@ fn bad_options_are_refused() {
 fn ranges_outside_the_source_are_refused() {
     let source = source(&[("event.type", "bid"), ("splits", "2"), ("event.limit", "100")]).unwrap();
     for (split, from, to) in [(2, 0, 1), (0, 0, 51), (0, 5, 4)] {
-        assert!(source.open(SplitRange { split, from, to }, &[0]).is_err());
+        let range = SplitRange::unchecked(split, from, to);
+        assert!(source.open(&range, Share::ALL, &[0]).is_err());
     }
-    let range = SplitRange {
-        split: 0,
-        from: 0,
-        to: 50,
-    };
-    assert!(source.open(range, &[7]).is_err());
+    let range = SplitRange::unchecked(0, 0, 50);
+    assert!(source.open(&range, Share::ALL, &[7]).is_err());
 }
