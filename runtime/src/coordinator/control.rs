@@ -414,7 +414,8 @@ impl Control {
         }
     }
 
-    /// No region that was not looked at has anything to do: the work sets are complete.
+    /// No region that was not looked at has anything to do, unless the end of a step under way brings it back: the work sets are
+    /// complete.
     #[cfg(debug_assertions)]
     fn check_settled(&mut self) {
         if self.regions.len() > CHECKED_REGIONS_MAX {

@@ -603,11 +603,19 @@ fn fold(jobs: &mpsc::Receiver<Vec<(Arc<Relation>, u64, u64)>>, events: &Sender<E
     }
 }
 
+/// A thread of the engine. One that panics ends the process: the others would wait for it for ever, and what it had half done must
+/// not be built on; the log has everything that was acknowledged.
 #[allow(clippy::disallowed_methods, reason = "the engine's own threads, joined at shutdown")]
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>> {
+fn spawn(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>> {
+    let guarded = move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            tracing::error!(thread = name, "a thread of the engine panicked, the process ends");
+            std::process::abort();
+        }
+    };
     std::thread::Builder::new()
         .name(name.to_owned())
-        .spawn(body)
+        .spawn(guarded)
         .map_err(|e| RuntimeError::internal(format!("cannot start thread {name}: {e}")))
 }
 
