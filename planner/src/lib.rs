@@ -7,6 +7,7 @@
 //! There is no IO and no async here, and nothing of epochs, storage or PostgreSQL's wire format.
 
 pub mod catalog;
+pub mod connectors;
 pub mod error;
 pub mod plan;
 pub mod sql;

@@ -13,6 +13,7 @@
 //!
 //! A driver never blocks a caller: it has threads of its own, and wakes who waits.
 
+pub mod decode;
 pub mod nexmark;
 
 use std::sync::Arc;
