@@ -421,7 +421,8 @@ impl Control {
         if self.regions.len() > CHECKED_REGIONS_MAX {
             return;
         }
-        let ids: Vec<ObjectId> = self.regions.keys().copied().collect();
+        let quiet = self.regions.values().filter(|r| r.in_flight.is_empty());
+        let ids: Vec<ObjectId> = quiet.map(|r| r.id).collect();
         let place = |control: &Self, id| {
             let region = control.regions.get(&id)?;
             Some((
