@@ -139,8 +139,24 @@ pub struct SinkDef {
     pub encode: Encoding,
     /// Options in parentheses after ENCODE, keys lower-cased.
     pub encode_options: BTreeMap<String, String>,
-    /// Columns that identify a row at the target, in key order; empty: append-only.
+    /// Columns that identify a row at the target, in key order; empty if rows have no identity there.
     pub key: Vec<usize>,
+    /// What becomes of changes.
+    pub mode: SinkMode,
+    /// Tells this sink from every other one that ever wrote to the same target. 0 until the sink is created: binding is a pure
+    /// function.
+    pub incarnation: u64,
+}
+
+/// What a sink does with retractions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SinkMode {
+    /// There are none: every change is a new row.
+    AppendOnly,
+    /// They are left out by the user's wish; the new row of an update is written.
+    ForceAppendOnly,
+    /// They update and delete rows at the target.
+    Upsert,
 }
 
 /// What an object is.

@@ -5,6 +5,7 @@
 //! * [`operators`] are the relational steps, synchronous and deterministic.
 //! * [`relation`] is what a region materializes and what readers read.
 //! * [`memory`] is the budget that all of them keep to.
+//! * [`sinks`] bring a region's net changes to targets outside, exactly once.
 //! * [`sources`] read exactly the ranges that a timeline record names.
 //!
 //! Nothing here sees SQL text or PostgreSQL messages.
@@ -17,6 +18,7 @@ pub mod hash;
 pub mod memory;
 pub mod operators;
 pub mod relation;
+mod sinks;
 pub mod sources;
 
 pub use delta::{Delta, Diffs};

@@ -69,6 +69,19 @@ pub struct CreateSink {
     pub input: SinkInput,
     /// WITH options.
     pub options: Options,
+    /// FORMAT … ENCODE ….
+    pub format: Option<FormatClause>,
+}
+
+/// FORMAT … ENCODE … (options), words lower-cased.
+#[derive(Debug, Clone)]
+pub struct FormatClause {
+    /// How rows become records.
+    pub format: String,
+    /// How a record's bytes hold a row.
+    pub encode: String,
+    /// Options in parentheses.
+    pub options: Options,
 }
 
 /// The kinds of object that DROP names.

@@ -1,4 +1,4 @@
-//! What CREATE SOURCE and CREATE SINK know of connectors: their options and columns.
+//! What CREATE SOURCE knows of connectors: their options and columns.
 
 use std::sync::Arc;
 
@@ -117,30 +117,4 @@ pub(super) fn source_schema(options: &Options) -> Result<SchemaRef> {
         })
         .collect();
     Ok(Arc::new(Schema::new(fields)))
-}
-
-/// Checks a sink's options.
-///
-/// # Errors
-/// As [`source_schema`].
-pub(super) fn check_sink(options: &Options) -> Result<String> {
-    let connector = options.get("connector").ok_or_else(|| {
-        PlanError::new("22023", "option \"connector\" is missing").hint("Write WITH (connector = 'blackhole').")
-    })?;
-    if connector != "blackhole" {
-        return Err(
-            PlanError::unsupported(format!("sink connector \"{connector}\" is not supported"))
-                .hint("Use connector = 'blackhole', or read the materialized view."),
-        );
-    }
-    if let Some(unknown) = options
-        .keys()
-        .find(|k| !matches!(k.as_str(), "connector" | "type" | "force_append_only"))
-    {
-        return Err(PlanError::new(
-            "22023",
-            format!("unknown option \"{unknown}\" of connector blackhole"),
-        ));
-    }
-    Ok(connector.clone())
 }

@@ -13,9 +13,9 @@ use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
 use super::rewrite::Mode;
 use super::typing::typed;
-use super::{Binder, Statement, assign, connectors, types};
+use super::{Binder, Statement, assign, connectors, sinks, types};
 use crate::catalog::{
-    CatalogObject, Encoding, MaterializedViewDef, ObjectKind, SinkDef, SourceDef, SourceFormat, TableDef, ViewDef,
+    CatalogObject, Encoding, MaterializedViewDef, ObjectKind, SourceDef, SourceFormat, TableDef, ViewDef,
 };
 use crate::plan::{ObjectId, StreamPlan};
 use crate::{PlanError, Result};
@@ -328,20 +328,10 @@ impl Binder {
         let Some(name) = self.new_name(&s.name, s.if_not_exists)? else {
             return Self::taken(&s.name, "CREATE SINK");
         };
-        let connector = connectors::check_sink(&s.options)?;
+        let connector = sinks::check_options(&s.options)?;
         let query = self.sink_query(&s.input)?;
         let (plan, used) = self.stream_plan(&query, &[], text)?;
-        let def = SinkDef {
-            sql: query.text,
-            schema: Arc::clone(&plan.root.schema),
-            plan,
-            connector,
-            options: s.options.clone(),
-            format: SourceFormat::Native,
-            encode: Encoding::Native,
-            encode_options: Default::default(),
-            key: Vec::new(),
-        };
+        let def = sinks::define(s, connector, query.text, plan)?;
         Ok(self.create(name, ObjectKind::Sink(Box::new(def)), used, text, s.if_not_exists))
     }
 

@@ -5,7 +5,7 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
 use sqlparser::tokenizer::Token;
 
-use super::ast::{CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, QueryText, SinkInput};
+use super::ast::{CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, FormatClause, QueryText, SinkInput};
 use super::parse::{ParseContext, parse_one, sub_parser, tokenize};
 use super::{Options, Parsed};
 use crate::{PlanError, Result};
@@ -288,16 +288,39 @@ fn create_sink(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement
         SinkInput::Query(sink_query(p, cx)?)
     };
     let options = with_options(p, cx)?;
-    if word_is(p, "format") {
-        return Err(PlanError::unsupported("FORMAT … ENCODE … of a sink is not supported")
-            .hint("Leave it out; the only sink connector is 'blackhole'."));
-    }
+    let format = if word_is(p, "format") {
+        Some(format_clause(p, cx)?)
+    } else {
+        None
+    };
     Ok(ExtStatement::CreateSink(CreateSink {
         if_not_exists,
         name,
         input,
         options,
+        format,
     }))
+}
+
+/// `FORMAT word ENCODE word [(options)]`.
+fn format_clause(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<FormatClause> {
+    skip(p, 1);
+    let format = option_key(p, cx)?;
+    if !word_is(p, "encode") {
+        return Err(cx.error_here(p));
+    }
+    skip(p, 1);
+    let encode = option_key(p, cx)?;
+    let options = if p.peek_token_ref().token == Token::LParen {
+        parenthesized_options(p, cx)?
+    } else {
+        Options::new()
+    };
+    Ok(FormatClause {
+        format,
+        encode,
+        options,
+    })
 }
 
 /// A query that `WITH (options)` may follow. The grammar would take that for hints of the query's last table, so the query is read
@@ -364,10 +387,15 @@ pub(super) fn word_is(p: &Parser<'_>, word: &str) -> bool {
 
 /// `WITH (key = value, …)`; keys are dotted words or quoted, values strings, numbers or words.
 fn with_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
-    let mut options = Options::new();
     if !p.parse_keyword(Keyword::WITH) {
-        return Ok(options);
+        return Ok(Options::new());
     }
+    parenthesized_options(p, cx)
+}
+
+/// `(key = value, …)`.
+fn parenthesized_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
+    let mut options = Options::new();
     if !p.consume_token(&Token::LParen) {
         return Err(cx.error_here(p));
     }

@@ -30,6 +30,7 @@ mod provider;
 mod rewrite;
 mod scopes;
 mod session;
+mod sinks;
 mod state;
 mod statement;
 mod syntax;

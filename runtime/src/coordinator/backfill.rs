@@ -53,6 +53,8 @@ pub struct Backfill {
     pub pinned: bool,
     /// The one step that every region takes, even over empty inputs, has been submitted.
     pub started: bool,
+    /// The pins have been handed to a checkpoint, before any step (sinks).
+    pub frozen: bool,
     /// Rows taken by finished steps, for progress.
     pub rows_done: u64,
 }
@@ -67,8 +69,8 @@ pub struct BackfillMeta {
 }
 
 impl Backfill {
-    /// Continues from a checkpoint.
-    pub fn resume(meta: &BackfillMeta) -> Self {
+    /// Continues from a checkpoint, in which the first step was or was not taken yet.
+    pub fn resume(meta: &BackfillMeta, started: bool) -> Self {
         let relations = meta.relations.iter().map(|(id, epoch, done)| {
             (
                 *id,
@@ -98,7 +100,8 @@ impl Backfill {
         Self {
             pins: relations.chain(sources).collect(),
             pinned: true,
-            started: true,
+            started,
+            frozen: true,
             rows_done,
         }
     }

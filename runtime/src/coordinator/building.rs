@@ -24,6 +24,13 @@ impl Control {
             if !backfill.missing().is_empty() {
                 return Ok(false);
             }
+            if region.awaits_pins() {
+                self.freeze_pins(id);
+                return Ok(false);
+            }
+            let Some(backfill) = &mut region.backfill else {
+                return Ok(true);
+            };
             let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
             let next = backfill.next()?;
             let rows = backfill
@@ -94,6 +101,7 @@ impl Control {
                 pins,
                 pinned: true,
                 started: false,
+                frozen: false,
                 rows_done: 0,
             };
             region.starts = backfill.epochs().collect();

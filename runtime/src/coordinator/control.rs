@@ -49,6 +49,8 @@ pub enum Event {
     SourceReady,
     /// A region finished a step.
     StepDone(ObjectId, Box<StepResult>),
+    /// A sink's step is at its target.
+    Delivered(ObjectId, Box<StepResult>),
     /// A region gave up.
     RegionFailed(ObjectId, String),
     /// A task was started again.
@@ -206,7 +208,12 @@ impl Control {
             Event::CutFailed => self.cut_pending = false,
             // Whatever it is, `settle` looks.
             Event::SourceReady => {}
-            Event::StepDone(id, result) => self.on_step_done(id, *result),
+            Event::StepDone(id, result) => {
+                if let Some(result) = self.deliver(id, result) {
+                    self.on_step_done(id, *result);
+                }
+            }
+            Event::Delivered(id, result) => self.on_step_done(id, *result),
             Event::RegionFailed(id, reason) => self.on_region_failed(id, reason),
             Event::TaskRestarted(id, task, reason) => {
                 let job = self.regions.get(&id).map_or("", |r| r.name.as_str());
@@ -240,9 +247,12 @@ impl Control {
         if self.stopping.is_none() || self.tick.is_some() || self.checkpoint_running || self.changed_since_tick {
             return false;
         }
-        for region in self.regions.values() {
+        for region in self.regions.values_mut() {
             if let Some(dataflow) = &region.dataflow {
                 dataflow.stop();
+            }
+            if let Some(delivery) = region.delivery.take() {
+                delivery.stop();
             }
         }
         if let Some(reply) = self.stopping.take()
@@ -333,6 +343,25 @@ impl Control {
         // What it read may be let go of.
         let inputs = region.inputs.iter().copied();
         self.work.foldable.extend(inputs.filter(|i| self.work.runs.contains(i)));
+        if let Some(delivery) = &region.delivery {
+            delivery.end();
+        }
+    }
+
+    /// Stops a region that was told to stop at the first failed expression.
+    pub(super) fn stopped_by_error(&mut self, id: ObjectId, result: &StepResult) -> bool {
+        let Some(region) = self.regions.get(&id).filter(|r| r.stop_on_error) else {
+            return false;
+        };
+        let Some(e) = result.errors.first() else {
+            return false;
+        };
+        let reason = format!("expression {} failed: {}", e.expression, e.message);
+        if let Some(dataflow) = &region.dataflow {
+            dataflow.stop();
+        }
+        self.on_region_failed(id, reason);
+        true
     }
 
     fn on_step_done(&mut self, id: ObjectId, result: StepResult) {
@@ -347,15 +376,12 @@ impl Control {
         };
         debug_assert_eq!(step.seq, result.seq, "steps finish in order");
         region.count_errors(step.to, &result.errors);
-        if region.stop_on_error && !result.errors.is_empty() {
-            let e = &result.errors[0];
-            let reason = format!("expression {} failed: {}", e.expression, e.message);
-            if let Some(dataflow) = &region.dataflow {
-                dataflow.stop();
-            }
-            self.on_region_failed(id, reason);
+        if self.stopped_by_error(id, &result) {
             return;
         }
+        let Some(region) = self.regions.get_mut(&id) else {
+            return;
+        };
         region.meta.rows_out += result.rows_out;
         region.meta.checksum = region.meta.checksum.wrapping_add(result.checksum);
         region.meta.steps += 1;

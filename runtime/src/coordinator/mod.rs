@@ -14,6 +14,7 @@ mod building;
 mod checkpointer;
 pub mod clock;
 mod control;
+mod delivering;
 mod objects;
 mod record;
 mod recovery;
@@ -207,6 +208,7 @@ impl Engine {
             memory,
             tier,
             clock: Arc::clone(&clock),
+            fs: Arc::clone(&fs),
         });
         let mut control = Control::new(
             Arc::clone(&shared),
@@ -308,7 +310,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Conflict`, or what went wrong while building.
-    pub async fn create(&self, catalog: &Arc<Catalog>, object: CatalogObject) -> Result<()> {
+    pub async fn create(&self, catalog: &Arc<Catalog>, mut object: CatalogObject) -> Result<()> {
+        delivering::prepare(&mut object).await?;
         let id = object.id;
         let mut progress = self.shared.progress.subscribe();
         let waits = object.stream_plan().is_some() || object.is_relation();
@@ -517,7 +520,8 @@ impl Engine {
     /// epoch, checkpoint_epoch, lag_epochs, steps, runs, rows, bytes, state_bytes), `tasks`(region, fragment, task, incarnation,
     /// epoch, rows_in, rows_out, state_bytes), `epochs`(epoch, timestamp, tables, rows), `checkpoints`(number, epoch, regions, files,
     /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total), `stream_errors`(job, name, expression,
-    /// message, count, last_epoch), `sources`(id, name, connector, split, offset, finished).
+    /// message, count, last_epoch), `sources`(id, name, connector, split, offset, finished), `sinks`(id, name, connector, status, error,
+    /// epoch, delivered_epoch, lag_epochs, lag_ms, gathered_bytes).
     pub fn status(&self, relation: &str) -> Vec<StatusRow> {
         let (reply, answer) = mpsc::sync_channel(1);
         if self.events.send(Event::Status(relation.to_owned(), reply)).is_err() {

@@ -44,6 +44,9 @@ impl Control {
             if let Some(dataflow) = region.dataflow {
                 dataflow.stop();
             }
+            if let Some(delivery) = region.delivery {
+                delivery.release();
+            }
         }
         if let Some(source) = self.sources.remove(&id) {
             source.driver.stop();
@@ -101,8 +104,8 @@ impl Control {
             .stream_plan()
             .map(levee_planner::plan::StreamPlan::inputs)
             .unwrap_or_default();
-        let root = match kind {
-            RegionKind::Sink => RootMode::Discard,
+        let root = match &object.kind {
+            ObjectKind::Sink(def) => super::delivering::root(def, key),
             _ => RootMode::Materialize { order: key },
         };
         let dataflow = match object.stream_plan() {
@@ -136,7 +139,15 @@ impl Control {
             ..RegionMeta::default()
         });
         let building = dataflow.is_some() && !(restored && meta.backfill.is_none());
-        let backfill = building.then(|| meta.backfill.as_ref().map_or_else(Backfill::default, Backfill::resume));
+        let resume = |pins| Backfill::resume(pins, meta.steps > 0);
+        let backfill = building.then(|| meta.backfill.as_ref().map_or_else(Backfill::default, resume));
+        let delivery = match &object.kind {
+            ObjectKind::Sink(def) => {
+                let rows = backfill.as_ref().map(|b| b.rows_done);
+                Some(self.start_delivery(object, def, restored.then_some((epoch, rows)))?)
+            }
+            _ => None,
+        };
         let options = match &object.kind {
             ObjectKind::MaterializedView(v) => Some(&v.options),
             ObjectKind::Sink(s) => Some(&s.options),
@@ -162,6 +173,7 @@ impl Control {
             completed_relation_seq: 0,
             failed: None,
             stop_on_error: options.and_then(|o| o.get("on_error")).is_some_and(|v| v == "stop"),
+            delivery,
             meta,
         };
         let status = match (region.visible(), self.recovering) {

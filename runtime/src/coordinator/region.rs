@@ -11,6 +11,7 @@ use super::backfill::{Backfill, BackfillMeta};
 use crate::dataflow::{Region, StateDelta};
 use crate::operators::StreamError;
 use crate::relation::{Relation, RelationSnapshot};
+use crate::sinks::Delivery;
 
 /// Steps that a region may have under way: one being finished while the next one starts.
 pub const IN_FLIGHT_MAX: usize = 2;
@@ -147,6 +148,8 @@ pub struct RegionCtl {
     pub failed: Option<String>,
     /// Stop at the first failed expression.
     pub stop_on_error: bool,
+    /// A sink's way to its target.
+    pub delivery: Option<Delivery>,
     /// Counters.
     pub meta: RegionMeta,
 }
@@ -242,6 +245,18 @@ impl RegionCtl {
     pub fn visible(&self) -> bool {
         let frontier = self.frontier();
         self.backfill.is_none() && frontier >= self.meta.created && self.starts.values().all(|&s| frontier >= s)
+    }
+
+    /// Nobody should wait for the region's next checkpoint: its sink's target is out, or it waits for a checkpoint itself.
+    pub fn stalled(&self) -> bool {
+        self.delivery.as_ref().is_some_and(Delivery::stalled) || self.awaits_pins()
+    }
+
+    /// A sink whose backfill's pins are not yet part of a checkpoint: it must not deliver, since a restart would choose others.
+    pub fn awaits_pins(&self) -> bool {
+        let durable = self.delivery.as_ref().is_some_and(Delivery::durable);
+        let pinned = self.backfill.as_ref().is_some_and(|b| b.pinned && !b.started);
+        durable && pinned && self.completed_epoch.is_none()
     }
 
     /// Adds failed expressions to the counters.

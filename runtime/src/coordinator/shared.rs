@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
+use levee_storage::fs::FileSystem;
 use levee_storage::tier::Tier;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -80,6 +81,8 @@ pub struct Shared {
     pub tier: Arc<Tier>,
     /// Wall clock.
     pub clock: Arc<dyn Clock>,
+    /// File system below the sinks' journals.
+    pub fs: Arc<dyn FileSystem>,
 }
 
 /// A checkpoint as `levee_catalog.checkpoints` shows it.

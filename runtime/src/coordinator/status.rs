@@ -20,6 +20,7 @@ impl Control {
             "ddl_progress" => self.regions.values().filter_map(|r| self.progress_row(r)).collect(),
             "stream_errors" => self.regions.values().flat_map(error_rows).collect(),
             "sources" => self.source_rows(),
+            "sinks" => self.sink_rows(),
             _ => Vec::new(),
         }
     }

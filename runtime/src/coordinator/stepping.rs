@@ -210,7 +210,7 @@ impl Control {
             return Err(RuntimeError::internal("a region without tasks was given a step"));
         };
         let from = if backfill.is_some() { end } else { region.submitted() };
-        let first = region.next_seq == 0 && region.completed_epoch.is_none();
+        let first = region.next_seq == 0 && region.meta.steps == 0;
         let is_backfill = backfill.is_some();
         let (meta, rows) = backfill.map_or((None, 0), |(m, r)| (Some(m), r));
         region.in_flight.push_back(InFlight {

@@ -54,7 +54,7 @@ impl Control {
         self.work.due.retain(|id| {
             regions.get(id).is_some_and(|r| {
                 let freezing = r.in_flight.iter().any(|s| s.checkpoint);
-                !r.stands() && (freezing || r.checkpoint_target.is_some_and(|t| t <= epoch))
+                !r.stands() && !r.stalled() && (freezing || r.checkpoint_target.is_some_and(|t| t <= epoch))
             })
         });
         if !self.work.due.is_empty() && started.elapsed() < TICK_WAIT {
@@ -138,6 +138,8 @@ impl Control {
             if let Some(region) = self.regions.get_mut(&frozen.region) {
                 region.completed_seq = frozen.step_seq.or(region.completed_seq);
                 region.completed_relation_seq = frozen.relation_seq;
+                // A sink's backfill waits for its pins to be there.
+                self.work.ready.insert(frozen.region);
             }
         }
         for region in self.regions.values() {

@@ -116,6 +116,21 @@ const TABLES: &[(&str, Columns)] = &[
         ],
     ),
     (
+        "sinks",
+        &[
+            ("id", Int),
+            ("name", Text),
+            ("connector", Text),
+            ("status", Text),
+            ("error", Text),
+            ("epoch", Int),
+            ("delivered_epoch", Int),
+            ("lag_epochs", Int),
+            ("lag_ms", Int),
+            ("gathered_bytes", Int),
+        ],
+    ),
+    (
         "settings",
         &[
             ("name", Text),
