@@ -1,8 +1,9 @@
 //! Statements that sqlparser's grammar lacks, or reads in another way than PostgreSQL and the streaming dialect do.
 
-use sqlparser::ast::{ColumnDef, DataType, Expr, Ident, ObjectName, Query};
+use sqlparser::ast::{ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Query, TableConstraint};
 
 use super::{Options, Parsed};
+use crate::catalog::Include;
 
 /// A query with the text that it was read from.
 #[derive(Debug, Clone)]
@@ -43,10 +44,41 @@ pub struct CreateSource {
     pub name: ObjectName,
     /// Declared columns; empty: the connector's own.
     pub columns: Vec<ColumnDef>,
+    /// Table constraints among the columns.
+    pub constraints: Vec<TableConstraint>,
+    /// Where the rows come from.
+    pub feed: Feed,
+}
+
+/// CREATE TABLE with a connector.
+#[derive(Debug, Clone)]
+pub struct CreateFedTable {
+    /// The table.
+    pub table: Box<CreateTable>,
+    /// Where it takes rows from.
+    pub feed: Feed,
+}
+
+/// What stands behind the columns of a source or of a table with a connector.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    /// INCLUDE ….
+    pub includes: Vec<IncludeItem>,
     /// WITH options.
     pub options: Options,
-    /// FORMAT … ENCODE …, as written.
-    pub format: Option<String>,
+    /// FORMAT … ENCODE ….
+    pub format: Option<FormatClause>,
+}
+
+/// One INCLUDE.
+#[derive(Debug, Clone)]
+pub struct IncludeItem {
+    /// Which part of a record.
+    pub include: Include,
+    /// The column's type, if given.
+    pub data_type: Option<DataType>,
+    /// The column's name, if given.
+    pub column: Option<Ident>,
 }
 
 /// What a sink reads.
@@ -76,7 +108,7 @@ pub struct CreateSink {
 /// FORMAT … ENCODE … (options), words lower-cased.
 #[derive(Debug, Clone)]
 pub struct FormatClause {
-    /// How rows become records.
+    /// How records change rows, or rows become records.
     pub format: String,
     /// How a record's bytes hold a row.
     pub encode: String,
@@ -130,6 +162,8 @@ pub enum ExtStatement {
     CreateView(CreateView),
     /// CREATE SOURCE.
     CreateSource(CreateSource),
+    /// CREATE TABLE with a connector.
+    CreateFedTable(CreateFedTable),
     /// CREATE SINK.
     CreateSink(CreateSink),
     /// DROP.

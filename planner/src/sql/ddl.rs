@@ -7,16 +7,14 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use sqlparser::ast::{self, ColumnOption, CreateTableOptions, ObjectName, TableConstraint};
 
-use super::ast::{CreateSink, CreateSource, CreateView, QueryText, SinkInput};
+use super::ast::{CreateSink, CreateView, QueryText, SinkInput};
 use super::bind::{Bound, rename};
 use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
 use super::rewrite::Mode;
 use super::typing::typed;
-use super::{Binder, Statement, assign, connectors, sinks, types};
-use crate::catalog::{
-    CatalogObject, Encoding, MaterializedViewDef, ObjectKind, SourceDef, SourceFormat, TableDef, ViewDef,
-};
+use super::{Binder, Statement, assign, sinks, types};
+use crate::catalog::{CatalogObject, MaterializedViewDef, ObjectKind, TableDef, ViewDef};
 use crate::plan::{ObjectId, StreamPlan};
 use crate::{PlanError, Result};
 
@@ -165,56 +163,6 @@ impl Binder {
             e
         })?;
         Ok(e.to_string())
-    }
-
-    /// CREATE SOURCE.
-    pub(super) fn create_source(&self, s: &CreateSource, text: &str) -> Result<Statement> {
-        let Some(name) = self.new_name(&s.name, s.if_not_exists)? else {
-            return Self::taken(&s.name, "CREATE SOURCE");
-        };
-        if let Some(f) = &s.format {
-            return Err(PlanError::unsupported(format!("\"{f}\" is not supported"))
-                .hint("The nexmark connector has its own columns; leave FORMAT out."));
-        }
-        let schema = connectors::source_schema(&s.options)?;
-        if !s.columns.is_empty() {
-            self.same_columns(&s.columns, &schema)?;
-        }
-        let def = SourceDef {
-            schema,
-            connector: s.options.get("connector").cloned().unwrap_or_default(),
-            options: s.options.clone(),
-            format: SourceFormat::Native,
-            encode: Encoding::Native,
-            encode_options: Default::default(),
-            includes: Default::default(),
-            key: Vec::new(),
-        };
-        Ok(self.create(name, ObjectKind::Source(def), Vec::new(), text, s.if_not_exists))
-    }
-
-    /// Declared columns must be the connector's own.
-    fn same_columns(&self, declared: &[ast::ColumnDef], schema: &SchemaRef) -> Result<()> {
-        let same = declared.len() == schema.fields().len()
-            && declared
-                .iter()
-                .zip(schema.fields())
-                .map(|(c, f)| {
-                    Ok(self.column(c)?.field.name() == f.name() && self.column(c)?.field.data_type() == f.data_type())
-                })
-                .collect::<Result<Vec<bool>>>()?
-                .into_iter()
-                .all(|ok| ok);
-        if same {
-            return Ok(());
-        }
-        let list: Vec<String> = schema
-            .fields()
-            .iter()
-            .map(|f| format!("{} {}", f.name(), types::pg_type_name(f)))
-            .collect();
-        Err(PlanError::new("42P16", "the declared columns are not the connector's")
-            .hint(format!("Leave the columns out, or declare ({}).", list.join(", "))))
     }
 
     /// CREATE VIEW and CREATE MATERIALIZED VIEW.

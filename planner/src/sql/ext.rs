@@ -5,9 +5,9 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
 use sqlparser::tokenizer::Token;
 
-use super::ast::{CreateSink, CreateSource, CreateView, Drop, DropKind, ExtStatement, FormatClause, QueryText, SinkInput};
+use super::ast::{CreateSink, CreateView, Drop, DropKind, ExtStatement, FormatClause, QueryText, SinkInput};
 use super::parse::{ParseContext, parse_one, sub_parser, tokenize};
-use super::{Options, Parsed};
+use super::{Options, Parsed, feed};
 use crate::{PlanError, Result};
 
 /// Reads the statement if it is one of the extension grammar's; otherwise leaves the cursor at its start.
@@ -187,9 +187,13 @@ fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Op
             create_view(p, cx, true, false).map(Some)
         }
         "recursive" => hint_no("CREATE RECURSIVE VIEW", "Recursive queries are not supported."),
+        "table" if !or_replace => feed::create_table(p, cx),
         "source" => {
+            if or_replace {
+                return hint_no("CREATE OR REPLACE SOURCE", "Drop the source and create it again.");
+            }
             skip(p, at + 1);
-            create_source(p, cx).map(Some)
+            feed::create_source(p, cx).map(Some)
         }
         "sink" => {
             skip(p, at + 1);
@@ -250,33 +254,6 @@ fn create_view(
     }))
 }
 
-fn create_source(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
-    let err = |e: ParserError| cx.error(e);
-    let if_not_exists = if_not_exists(p);
-    let name = p.parse_object_name(false).map_err(err)?;
-    let (columns, constraints) = p.parse_columns().map_err(err)?;
-    if let Some(c) = constraints.first() {
-        return Err(
-            PlanError::unsupported(format!("constraint {c} on a source is not supported"))
-                .hint("A source stores nothing; declare keys on a table or view."),
-        );
-    }
-    let options = with_options(p, cx)?;
-    let mut format = None;
-    if word_is(p, "format") {
-        let from = cx.lines.offset(p.peek_token().span.start);
-        format = Some(cx.text.chars().skip(from).collect::<String>());
-        skip_all(p);
-    }
-    Ok(ExtStatement::CreateSource(CreateSource {
-        if_not_exists,
-        name,
-        columns,
-        options,
-        format,
-    }))
-}
-
 fn create_sink(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement> {
     let err = |e: ParserError| cx.error(e);
     let if_not_exists = if_not_exists(p);
@@ -303,7 +280,7 @@ fn create_sink(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatement
 }
 
 /// `FORMAT word ENCODE word [(options)]`.
-fn format_clause(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<FormatClause> {
+pub(super) fn format_clause(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<FormatClause> {
     skip(p, 1);
     let format = option_key(p, cx)?;
     if !word_is(p, "encode") {
@@ -386,7 +363,7 @@ pub(super) fn word_is(p: &Parser<'_>, word: &str) -> bool {
 }
 
 /// `WITH (key = value, …)`; keys are dotted words or quoted, values strings, numbers or words.
-fn with_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
+pub(super) fn with_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
     if !p.parse_keyword(Keyword::WITH) {
         return Ok(Options::new());
     }

@@ -63,6 +63,7 @@ impl Binder {
         Ok(match s {
             ExtStatement::CreateView(v) => return self.located(self.create_view(v, text), text),
             ExtStatement::CreateSource(c) => return self.located(self.create_source(c, text), text),
+            ExtStatement::CreateFedTable(c) => return self.located(self.create_fed_table(c, text), text),
             ExtStatement::CreateSink(c) => return self.located(self.create_sink(c, text), text),
             ExtStatement::Drop(d) => return self.drop_objects(d),
             ExtStatement::Copy(c) => Statement::CopyFrom(self.copy(c, text)?),

@@ -12,6 +12,7 @@ pub mod expr;
 
 mod explain;
 mod fragment;
+mod ingest;
 mod lower;
 mod optimize;
 mod place;
@@ -33,6 +34,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 
 pub use explain::explain;
 pub use fragment::fragment;
+pub use ingest::plan_ingest;
 
 use crate::catalog::Catalog;
 use crate::plan::{PLAN_VERSION, StreamPlan};
