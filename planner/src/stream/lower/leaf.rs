@@ -11,7 +11,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::logical_plan::{EmptyRelation, TableScan, Values};
 
 use super::{Lowering, arrow_schema, compile};
-use crate::catalog::ObjectKind;
+use crate::catalog::{ObjectKind, SourceFormat};
 use crate::sql::CatalogTable;
 use crate::stream::props;
 use crate::stream::rel::{Rel, RelOp, conjuncts};
@@ -70,6 +70,12 @@ impl Lowering<'_> {
                     all,
                     facts,
                 )
+            }
+            ObjectKind::Source(def) if matches!(def.format, SourceFormat::Upsert | SourceFormat::Debezium) => {
+                return Err(PlanError::unsupported(format!(
+                    "a view over the keyed source \"{name}\" is not supported"
+                ))
+                .hint("Use FORMAT PLAIN, and the newest row of each key with row_number()."));
             }
             ObjectKind::Source(_) => Rel::leaf(
                 RelOp::Source {
