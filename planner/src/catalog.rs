@@ -1,10 +1,23 @@
 //! The catalog: named objects and what they depend on. A plain value: the runtime folds log records into it and hands out
 //! immutable snapshots; binding a statement never changes it.
 
+//!
+//! Objects stand in *namespaces* (SQL's schemas). Tables, views, sources, sinks, sequences and indexes share one set of names per
+//! namespace. Snapshots share what they have in common: a change copies a map of `Arc`s.
+
+mod namespace;
+mod table;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
+
+pub use namespace::{Namespace, PUBLIC};
+pub use table::{
+    Check, Constraints, ForeignKey, Generated, IndexDef, ReferentialAction, SequenceDef, SequenceState, Unique,
+};
 
 use crate::plan::{ObjectId, StreamPlan, schema_serde};
 
@@ -21,6 +34,10 @@ pub struct TableDef {
     pub defaults: Vec<Option<String>>,
     /// Where the table takes its rows from besides INSERT: its own source, whose splits carry the table's id.
     pub ingest: Option<Box<IngestDef>>,
+    /// Constraints besides types, NOT NULL and the primary key's columns.
+    pub constraints: Constraints,
+    /// Columns that the system fills.
+    pub generated: BTreeMap<usize, Generated>,
 }
 
 /// The connector of a table that stores what it ingests.
@@ -172,6 +189,23 @@ pub enum ObjectKind {
     MaterializedView(Box<MaterializedViewDef>),
     /// Sink.
     Sink(Box<SinkDef>),
+    /// The hidden relation of a unique constraint.
+    Index(IndexDef),
+    /// Sequence.
+    Sequence(SequenceDef),
+}
+
+/// A relation as a stored query's text names it. The text keeps its names whatever becomes of the relation's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reference {
+    /// Schema, if the text gives one.
+    pub schema: Option<String>,
+    /// Name in the text.
+    pub name: String,
+    /// The relation meant.
+    pub id: ObjectId,
+    /// Its columns' names when the text was written.
+    pub columns: Vec<String>,
 }
 
 /// A named object.
@@ -179,7 +213,9 @@ pub enum ObjectKind {
 pub struct CatalogObject {
     /// Id, never reused.
     pub id: ObjectId,
-    /// Name in schema `public`.
+    /// The namespace that it stands in.
+    pub namespace: ObjectId,
+    /// Name in its namespace.
     pub name: String,
     /// Definition.
     pub kind: ObjectKind,
@@ -187,9 +223,38 @@ pub struct CatalogObject {
     pub depends_on: Vec<ObjectId>,
     /// The statement that made it.
     pub definition: String,
+    /// The relations that the query's text names, of a view, materialized view or sink.
+    pub references: Vec<Reference>,
+    /// COMMENT ON: the object's own under 0, a column's under its number (from 1), a constraint's under its name.
+    pub comments: BTreeMap<CommentKey, String>,
+}
+
+/// What of an object a comment is on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CommentKey {
+    /// Itself.
+    Object,
+    /// A column, by position from 0.
+    Column(usize),
+    /// A constraint, by name.
+    Constraint(String),
 }
 
 impl CatalogObject {
+    /// An object in schema `public`, without dependencies.
+    pub fn new(id: ObjectId, name: impl Into<String>, kind: ObjectKind) -> Self {
+        Self {
+            id,
+            namespace: PUBLIC,
+            name: name.into(),
+            kind,
+            depends_on: Vec::new(),
+            definition: String::new(),
+            references: Vec::new(),
+            comments: BTreeMap::new(),
+        }
+    }
+
     /// Columns as a reader of the object sees them.
     pub fn schema(&self) -> &SchemaRef {
         match &self.kind {
@@ -198,10 +263,13 @@ impl CatalogObject {
             ObjectKind::View(v) => &v.schema,
             ObjectKind::MaterializedView(v) => &v.schema,
             ObjectKind::Sink(s) => &s.schema,
+            ObjectKind::Index(i) => &i.schema,
+            ObjectKind::Sequence(_) => namespace::sequence_schema(),
         }
     }
 
-    /// The word for it in messages: `table`, `source`, `view`, `materialized view`, `sink`.
+    /// The word for it in messages: `table`, `source`, `view`, `materialized view`, `sink`,
+    /// `index`, `sequence`.
     pub fn kind_name(&self) -> &'static str {
         match &self.kind {
             ObjectKind::Table(_) => "table",
@@ -209,6 +277,25 @@ impl CatalogObject {
             ObjectKind::View(_) => "view",
             ObjectKind::MaterializedView(_) => "materialized view",
             ObjectKind::Sink(_) => "sink",
+            ObjectKind::Index(_) => "index",
+            ObjectKind::Sequence(_) => "sequence",
+        }
+    }
+
+    /// The object that it goes with: an index's table, an owned sequence's table.
+    pub fn owner(&self) -> Option<ObjectId> {
+        match &self.kind {
+            ObjectKind::Index(i) => Some(i.table),
+            ObjectKind::Sequence(s) => s.owned_by.map(|(table, _)| table),
+            _ => None,
+        }
+    }
+
+    /// The table's definition, if it is one.
+    pub fn table(&self) -> Option<&TableDef> {
+        match &self.kind {
+            ObjectKind::Table(t) => Some(t),
+            _ => None,
         }
     }
 
@@ -221,9 +308,12 @@ impl CatalogObject {
         }
     }
 
-    /// Has a stored relation (table or materialized view).
+    /// Has a stored relation (table, its indexes, materialized view).
     pub fn is_relation(&self) -> bool {
-        matches!(self.kind, ObjectKind::Table(_) | ObjectKind::MaterializedView(_))
+        matches!(
+            self.kind,
+            ObjectKind::Table(_) | ObjectKind::MaterializedView(_) | ObjectKind::Index(_)
+        )
     }
 }
 
@@ -236,57 +326,115 @@ pub enum CatalogOp {
     Drop(ObjectId),
     /// The object of this id has another definition from here on (a new name, schema, option); its state stays.
     Replace(CatalogObject),
+    /// A new schema, or an existing one's new name or comment.
+    PutNamespace(Namespace),
+    /// An empty schema goes.
+    DropNamespace(ObjectId),
+    /// Values of a sequence are reserved, or it was set.
+    Sequence(ObjectId, SequenceState),
 }
 
 /// All objects.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Catalog {
-    objects: BTreeMap<ObjectId, CatalogObject>,
+    objects: BTreeMap<ObjectId, Arc<CatalogObject>>,
+    namespaces: BTreeMap<ObjectId, Arc<Namespace>>,
+    sequences: BTreeMap<ObjectId, SequenceState>,
     next_id: u32,
+    version: u64,
+}
+
+impl Default for Catalog {
+    fn default() -> Self {
+        let public = Namespace::new(PUBLIC, "public");
+        Self {
+            objects: BTreeMap::new(),
+            namespaces: BTreeMap::from([(PUBLIC, Arc::new(public))]),
+            sequences: BTreeMap::new(),
+            next_id: 0,
+            version: 0,
+        }
+    }
 }
 
 impl Catalog {
     /// First id given to a user's object; lower ones are PostgreSQL's own.
     pub const FIRST_ID: u32 = 16384;
 
-    /// An object by name (already folded to its stored case).
+    /// An object of schema `public` by name (already folded to its stored case).
     pub fn by_name(&self, name: &str) -> Option<&CatalogObject> {
-        self.objects.values().find(|o| o.name == name)
+        self.find(PUBLIC, name).map(Arc::as_ref)
+    }
+
+    /// An object by namespace and name.
+    pub fn find(&self, namespace: ObjectId, name: &str) -> Option<&Arc<CatalogObject>> {
+        self.objects
+            .values()
+            .find(|o| o.namespace == namespace && o.name == name)
     }
 
     /// An object by id.
     pub fn get(&self, id: ObjectId) -> Option<&CatalogObject> {
+        self.objects.get(&id).map(Arc::as_ref)
+    }
+
+    /// An object by id, to keep.
+    pub fn shared(&self, id: ObjectId) -> Option<&Arc<CatalogObject>> {
         self.objects.get(&id)
     }
 
     /// All objects by id; ids grow, so dependencies come first.
     pub fn objects(&self) -> impl Iterator<Item = &CatalogObject> {
-        self.objects.values()
+        self.objects.values().map(Arc::as_ref)
     }
 
-    /// The id that the next created object should take.
+    /// The id that the next created object should take; further ones follow it.
     pub fn next_id(&self) -> ObjectId {
         ObjectId(self.next_id.max(Self::FIRST_ID))
     }
 
+    /// Grows with every change but a sequence's values: a statement bound at one version means the same at another only if both are
+    /// equal.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Objects that read `id` directly.
     pub fn dependents(&self, id: ObjectId) -> Vec<&CatalogObject> {
-        self.objects.values().filter(|o| o.depends_on.contains(&id)).collect()
+        self.objects().filter(|o| o.depends_on.contains(&id)).collect()
     }
 
     /// Folds one change in.
     pub fn apply(&mut self, op: &CatalogOp) {
+        self.version += u64::from(!matches!(op, CatalogOp::Sequence(..)));
         match op {
             CatalogOp::Create(object) => {
-                self.next_id = self.next_id.max(Self::FIRST_ID).max(object.id.0 + 1);
-                self.objects.insert(object.id, object.clone());
+                self.take_id(object.id);
+                self.objects.insert(object.id, Arc::new(object.clone()));
             }
             CatalogOp::Drop(id) => {
                 self.objects.remove(id);
+                self.sequences.remove(id);
             }
             CatalogOp::Replace(object) => {
-                self.objects.insert(object.id, object.clone());
+                self.objects.insert(object.id, Arc::new(object.clone()));
+            }
+            CatalogOp::PutNamespace(namespace) => {
+                if namespace.id != PUBLIC {
+                    self.take_id(namespace.id);
+                }
+                self.namespaces.insert(namespace.id, Arc::new(namespace.clone()));
+            }
+            CatalogOp::DropNamespace(id) => {
+                self.namespaces.remove(id);
+            }
+            CatalogOp::Sequence(id, state) => {
+                self.sequences.insert(*id, *state);
             }
         }
+    }
+
+    fn take_id(&mut self, id: ObjectId) {
+        self.next_id = self.next_id.max(Self::FIRST_ID).max(id.0 + 1);
     }
 }

@@ -12,10 +12,10 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::catalog::TableProvider;
 use datafusion::execution::SessionState;
 use datafusion::prelude::SessionContext;
-use levee_planner::catalog::{ObjectKind, TableDef};
+use levee_planner::catalog::{CatalogOp, ObjectKind, TableDef};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{self, BindSettings, Binder, Dml, DmlKind, Query, Statement, SystemTables, pg_session_state};
-use levee_runtime::coordinator::{CommitRequest, Engine, EngineConfig, ReadSnapshot, SystemClock};
+use levee_runtime::coordinator::{CatalogChange, CommitRequest, Engine, EngineConfig, ReadSnapshot, SystemClock};
 use levee_runtime::{Delta, RuntimeError};
 use levee_server::error::SqlError;
 use levee_server::types::encode::{TextStyle, value_text};
@@ -149,6 +149,7 @@ impl Db {
             now_us: now.as_micros() as i64,
             user: "test".into(),
             parallelism: self.config.parallelism,
+            ..BindSettings::default()
         };
         Binder {
             catalog: self.engine.catalog(),
@@ -171,22 +172,20 @@ impl Db {
     /// `SQLSTATE: message`.
     pub async fn exec(&self, statement: &str) -> Outcome<u64> {
         match self.bind(statement)? {
-            Statement::Create { object, .. } => {
+            Statement::Create { object, also, .. } => {
                 let catalog = self.engine.catalog();
-                let created = self.engine.create(&catalog, *object);
+                let created = self.engine.create_with(&catalog, *object, also);
                 match tokio::time::timeout(PATIENCE, created).await {
                     Ok(done) => done.map_err(text)?,
                     Err(_) => panic!("CREATE does not end: {statement}"),
                 }
                 Ok(0)
             }
-            Statement::Drop { objects, .. } => {
-                self.engine
-                    .drop_objects(&self.engine.catalog(), objects)
-                    .await
-                    .map_err(text)?;
-                Ok(0)
+            Statement::Drop { objects, also, .. } => {
+                let dropped = objects.into_iter().map(CatalogOp::Drop);
+                self.change(dropped.chain(also).collect()).await
             }
+            Statement::Alter(alter) => self.change(alter.ops).await,
             Statement::Dml(dml) => self.write(&dml).await,
             Statement::Query(query) => {
                 let snapshot = self.snapshot(&query.reads, self.last_write()).await?;
@@ -195,6 +194,16 @@ impl Db {
             Statement::Notice { .. } => Ok(0),
             other => panic!("the embedded session does not run {other:?}"),
         }
+    }
+
+    async fn change(&self, ops: Vec<CatalogOp>) -> Outcome<u64> {
+        let change = CatalogChange {
+            ops,
+            ..CatalogChange::default()
+        };
+        let catalog = self.engine.catalog();
+        self.engine.change_catalog(&catalog, change).await.map_err(text)?;
+        Ok(0)
     }
 
     async fn write(&self, dml: &Dml) -> Outcome<u64> {
@@ -265,7 +274,14 @@ impl Db {
 
     async fn commit_at(&self, snapshot_epoch: u64, writes: Vec<(ObjectId, Delta)>) -> Result<u64, RuntimeError> {
         let writes = writes.into_iter().map(|(id, delta)| (id, vec![delta])).collect();
-        let ack = self.engine.commit(CommitRequest { snapshot_epoch, writes }).await?;
+        let ack = self
+            .engine
+            .commit(CommitRequest {
+                snapshot_epoch,
+                writes,
+                definitions: Vec::new(),
+            })
+            .await?;
         self.last_write
             .fetch_max(ack.epoch, std::sync::atomic::Ordering::SeqCst);
         Ok(ack.epoch)

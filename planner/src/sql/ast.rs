@@ -2,6 +2,7 @@
 
 use sqlparser::ast::{ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Query, TableConstraint};
 
+use super::alter::Definition;
 use super::{Options, Parsed};
 use crate::catalog::Include;
 
@@ -25,6 +26,8 @@ pub struct CreateView {
     pub or_replace: bool,
     /// IF NOT EXISTS.
     pub if_not_exists: bool,
+    /// TEMPORARY.
+    pub temporary: bool,
     /// Name.
     pub name: ObjectName,
     /// Column names, if given.
@@ -129,6 +132,10 @@ pub enum DropKind {
     MaterializedView,
     /// SINK.
     Sink,
+    /// SEQUENCE.
+    Sequence,
+    /// INDEX.
+    Index,
 }
 
 /// DROP of one or more objects of a kind.
@@ -168,6 +175,8 @@ pub enum ExtStatement {
     CreateSink(CreateSink),
     /// DROP.
     Drop(Drop),
+    /// ALTER, schemas, sequences, comments.
+    Definition(Box<Definition>),
     /// COPY FROM STDIN.
     Copy(Copy),
     /// EXPLAIN.

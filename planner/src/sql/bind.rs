@@ -18,6 +18,7 @@ use super::errors::{locate, map_df_error};
 use super::provider::Provider;
 use super::rewrite::{self, Mode};
 use super::{Binder, CatalogTable, Query, names, scopes, types};
+use crate::catalog::{CatalogObject, Reference, ViewDef};
 use crate::plan::ObjectId;
 use crate::{PlanError, Result};
 
@@ -28,6 +29,8 @@ pub(super) struct Bound {
     pub schema: SchemaRef,
     /// Objects that the text itself names.
     pub used: Vec<ObjectId>,
+    /// How it names them.
+    pub references: Vec<Reference>,
 }
 
 impl Binder {
@@ -47,21 +50,22 @@ impl Binder {
         params: &[Option<DataType>],
     ) -> Result<Bound> {
         let state = self.session_state();
-        self.plan_query(q, &state, mode, 0, params).map_err(|e| locate(e, text))
+        self.plan_query(q, &state, mode, 0, params, None)
+            .map_err(|e| locate(e, text))
     }
 
     /// The plan of a plain view's text, its columns renamed to the view's.
     pub(super) fn view_plan(
         &self,
-        sql: &str,
-        schema: &SchemaRef,
+        object: &CatalogObject,
+        view: &ViewDef,
         state: &SessionState,
         mode: Mode,
         depth: usize,
     ) -> Result<LogicalPlan> {
-        let q = super::parse::parse_query(sql)?;
-        let bound = self.plan_query(&q, state, mode, depth, &[])?;
-        let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+        let q = super::parse::parse_query(&view.sql)?;
+        let bound = self.plan_query(&q, state, mode, depth, &[], Some(&object.references))?;
+        let names: Vec<String> = view.schema.fields().iter().map(|f| f.name().clone()).collect();
         rename(bound.plan, &names)
     }
 
@@ -72,6 +76,7 @@ impl Binder {
         mode: Mode,
         depth: usize,
         params: &[Option<DataType>],
+        references: Option<&[Reference]>,
     ) -> Result<Bound> {
         let mut rewritten = q.clone();
         rewrite::query(&mut rewritten, mode)?;
@@ -81,7 +86,10 @@ impl Binder {
             if !apart.is_empty() {
                 scopes::set_apart(&mut q, &apart);
             }
-            let provider = Provider::new(self, state, mode, depth);
+            let provider = match references {
+                None => Provider::new(self, state, mode, depth),
+                Some(known) => Provider::new(self, state, mode, depth).with_references(known),
+            };
             let planner = SqlToRel::new_with_options(&provider, parser_options());
             let statement = ast::Statement::Query(Box::new(q));
             match planner.sql_statement_to_plan_with_context(statement, &mut planner_context(params)) {
@@ -106,7 +114,13 @@ impl Binder {
         }
         let schema = output_schema(&plan);
         let used = provider.used.borrow().iter().copied().collect();
-        Ok(Bound { plan, schema, used })
+        let references = provider.named.take();
+        Ok(Bound {
+            plan,
+            schema,
+            used,
+            references,
+        })
     }
 
     /// A query as the server sees it.

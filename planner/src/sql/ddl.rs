@@ -1,6 +1,6 @@
 //! CREATE of tables, sources, views, materialized views and sinks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -11,10 +11,11 @@ use super::ast::{CreateSink, CreateView, QueryText, SinkInput};
 use super::bind::{Bound, rename};
 use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
+use super::resolve::{NewName, Place};
 use super::rewrite::Mode;
 use super::typing::typed;
 use super::{Binder, Statement, assign, sinks, types};
-use crate::catalog::{CatalogObject, MaterializedViewDef, ObjectKind, TableDef, ViewDef};
+use crate::catalog::{CatalogObject, Constraints, MaterializedViewDef, ObjectKind, TableDef, ViewDef};
 use crate::plan::{ObjectId, StreamPlan};
 use crate::{PlanError, Result};
 
@@ -22,20 +23,18 @@ use crate::{PlanError, Result};
 const COLUMNS_MAX: usize = 1600;
 
 impl Binder {
-    /// The name of a new object. `None`: it is taken and IF NOT EXISTS says not to mind.
-    fn new_name(&self, name: &ObjectName, if_not_exists: bool) -> Result<Option<String>> {
-        let name = user_name(name)?;
-        if self.catalog.by_name(&name).is_some() {
-            if if_not_exists {
-                return Ok(None);
-            }
-            return Err(PlanError::new("42P07", format!("relation \"{name}\" already exists")));
+    /// The place of a new object. `None`: its name is taken and IF NOT EXISTS says not to mind.
+    pub(super) fn new_name(&self, name: &ObjectName, if_not_exists: bool, temporary: bool) -> Result<Option<NewName>> {
+        match self.place(name, temporary)? {
+            Place::Free(new) => Ok(Some(new)),
+            Place::Taken(_) if if_not_exists => Ok(None),
+            Place::Taken(o) => Err(taken(&o.name)),
         }
-        Ok(Some(name))
     }
 
-    fn taken(name: &ObjectName, tag: &'static str) -> Result<Statement> {
-        let name = user_name(name)?;
+    /// The answer to IF NOT EXISTS where the name is taken.
+    pub(super) fn skipped(name: &ObjectName, tag: &'static str) -> Result<Statement> {
+        let (_, name) = object_name(name)?;
         Ok(Statement::Notice {
             tag,
             message: format!("relation \"{name}\" already exists, skipping"),
@@ -43,22 +42,16 @@ impl Binder {
         })
     }
 
-    fn create(
-        &self,
-        name: String,
-        kind: ObjectKind,
-        depends_on: Vec<ObjectId>,
-        text: &str,
-        if_not_exists: bool,
-    ) -> Statement {
+    fn create(new: &NewName, kind: ObjectKind, bound: Option<Bound>, text: &str, if_not_exists: bool) -> Statement {
+        let mut object = new.object(kind, text);
+        if let Some(bound) = bound {
+            object.depends_on = bound.used;
+            object.references = bound.references;
+        }
         Statement::Create {
-            object: Box::new(CatalogObject {
-                id: self.catalog.next_id(),
-                name,
-                kind,
-                depends_on,
-                definition: text.to_owned(),
-            }),
+            object: Box::new(object),
+            also: new.ops(),
+            notices: Vec::new(),
             if_not_exists,
         }
     }
@@ -66,9 +59,10 @@ impl Binder {
     /// CREATE TABLE.
     pub(super) fn create_table(&self, t: &ast::CreateTable, text: &str) -> Result<Statement> {
         refuse_table_clauses(t)?;
-        let Some(name) = self.new_name(&t.name, t.if_not_exists)? else {
-            return Self::taken(&t.name, "CREATE TABLE");
+        let Some(new) = self.new_name(&t.name, t.if_not_exists, t.temporary)? else {
+            return Self::skipped(&t.name, "CREATE TABLE");
         };
+        let name = &new.name;
         let mut fields: Vec<Field> = Vec::new();
         let mut defaults = Vec::new();
         let mut key: Option<Vec<usize>> = None;
@@ -81,14 +75,14 @@ impl Binder {
                 )));
             }
             if column.primary_key {
-                set_key(&mut key, vec![fields.len()], &name)?;
+                set_key(&mut key, vec![fields.len()], name)?;
             }
             fields.push(column.field);
             defaults.push(column.default);
         }
         for c in &t.constraints {
             let columns = key_columns(c, &fields)?;
-            set_key(&mut key, columns, &name)?;
+            set_key(&mut key, columns, name)?;
         }
         if fields.len() > COLUMNS_MAX {
             return Err(PlanError::new(
@@ -112,8 +106,10 @@ impl Binder {
             primary_key,
             defaults,
             ingest: None,
+            constraints: Constraints::default(),
+            generated: BTreeMap::new(),
         };
-        Ok(self.create(name, ObjectKind::Table(def), Vec::new(), text, t.if_not_exists))
+        Ok(Self::create(&new, ObjectKind::Table(def), None, text, t.if_not_exists))
     }
 
     fn column(&self, c: &ast::ColumnDef) -> Result<Column> {
@@ -146,7 +142,7 @@ impl Binder {
     }
 
     /// A DEFAULT must be a value of the column's type that reads nothing.
-    fn check_default(&self, e: &ast::Expr, field: &Field) -> Result<String> {
+    pub(super) fn check_default(&self, e: &ast::Expr, field: &Field) -> Result<String> {
         if has_column(e) {
             return Err(PlanError::new(
                 "0A000",
@@ -175,39 +171,80 @@ impl Binder {
     }
 
     fn create_plain(&self, v: &CreateView, text: &str) -> Result<Statement> {
-        let name = user_name(&v.name)?;
-        let existing = self.catalog.by_name(&name);
-        if let Some(o) = existing {
-            if !v.or_replace {
-                return Err(PlanError::new("42P07", format!("relation \"{name}\" already exists")));
-            }
-            if !matches!(o.kind, ObjectKind::View(_)) {
-                return Err(PlanError::new("42809", format!("\"{name}\" is not a view")));
-            }
+        let (place, existing) = match self.place(&v.name, v.temporary)? {
+            Place::Free(new) => (Some(new), None),
+            Place::Taken(o) if !v.or_replace => return Err(taken(&o.name)),
+            Place::Taken(o) => (None, Some(o)),
+        };
+        if let Some(o) = &existing
+            && !matches!(o.kind, ObjectKind::View(_))
+        {
+            return Err(PlanError::new("42809", format!("\"{}\" is not a view", o.name)));
         }
         if let Some(k) = v.options.keys().next() {
             return Err(PlanError::new("22023", format!("unrecognized parameter \"{k}\"")));
         }
         let bound = self.view_query(&v.query, text, self.batch())?;
         let schema = named_schema(&bound.schema, &v.columns)?;
-        if let Some(o) = existing {
+        if let Some(o) = &existing {
             if bound.used.contains(&o.id) || self.reads(&bound.used, o.id) {
                 return Err(PlanError::new(
                     "42P17",
-                    format!("infinite recursion detected in rules for relation \"{name}\""),
+                    format!("infinite recursion detected in rules for relation \"{}\"", o.name),
                 ));
             }
             check_replacement(o.schema(), &schema)?;
         }
+        let (place, notice) = self.view_place(v, place, existing.as_deref(), &bound)?;
         let kind = ObjectKind::View(ViewDef {
             sql: v.query.text.clone(),
             schema,
         });
-        let mut statement = self.create(name, kind, bound.used, text, v.if_not_exists);
-        if let (Statement::Create { object, .. }, Some(o)) = (&mut statement, existing) {
-            object.id = o.id;
+        let mut statement = Self::create(&place, kind, Some(bound), text, v.if_not_exists);
+        if let Statement::Create { object, notices, .. } = &mut statement {
+            if let Some(o) = existing {
+                object.comments.clone_from(&o.comments);
+            }
+            notices.extend(notice);
         }
         Ok(statement)
+    }
+
+    /// Where a view goes. One that reads temporary relations is temporary itself, as in PostgreSQL.
+    fn view_place(
+        &self,
+        v: &CreateView,
+        place: Option<NewName>,
+        existing: Option<&CatalogObject>,
+        bound: &Bound,
+    ) -> Result<(NewName, Option<(&'static str, String)>)> {
+        let reads_temporary = self.reads_temporary(&bound.used);
+        if let Some(o) = existing {
+            let place = NewName {
+                namespace: o.namespace,
+                name: o.name.clone(),
+                before: None,
+                id: o.id,
+            };
+            return Ok((place, None));
+        }
+        let mut place = place.ok_or_else(|| PlanError::internal("a view without a place"))?;
+        let mut notice = None;
+        if reads_temporary && !v.temporary && Some(place.namespace) != self.settings.temporary {
+            let moved = ObjectName::from(vec![ast::Ident::with_quote('"', place.name.clone())]);
+            place = match self.place(&moved, true)? {
+                Place::Free(new) => new,
+                Place::Taken(o) => return Err(taken(&o.name)),
+            };
+            notice = Some(("00000", format!("view \"{}\" will be a temporary view", place.name)));
+        }
+        Ok((place, notice))
+    }
+
+    /// Is any of these temporary?
+    fn reads_temporary(&self, used: &[ObjectId]) -> bool {
+        let objects = used.iter().filter_map(|id| self.catalog.get(*id));
+        objects.into_iter().any(|o| self.catalog.is_temporary(o))
     }
 
     /// Does any of `from` read `target`, through views?
@@ -239,13 +276,13 @@ impl Binder {
     }
 
     fn create_materialized(&self, v: &CreateView, text: &str) -> Result<Statement> {
-        let Some(name) = self.new_name(&v.name, v.if_not_exists)? else {
-            return Self::taken(&v.name, "CREATE MATERIALIZED VIEW");
+        let Some(new) = self.new_name(&v.name, v.if_not_exists, false)? else {
+            return Self::skipped(&v.name, "CREATE MATERIALIZED VIEW");
         };
         if let Some(k) = v.options.keys().find(|k| *k != "on_error") {
             return Err(PlanError::new("22023", format!("unrecognized parameter \"{k}\"")));
         }
-        let (plan, used) = self.stream_plan(&v.query, &v.columns, text)?;
+        let (plan, bound) = self.stream_plan(&v.query, &v.columns, text)?;
         let def = MaterializedViewDef {
             sql: v.query.text.clone(),
             schema: Arc::clone(&plan.root.schema),
@@ -253,34 +290,36 @@ impl Binder {
             options: v.options.clone(),
         };
         let kind = ObjectKind::MaterializedView(Box::new(def));
-        Ok(self.create(name, kind, used, text, v.if_not_exists))
+        Ok(Self::create(&new, kind, Some(bound), text, v.if_not_exists))
     }
 
-    /// The stream plan of a query, its columns named.
-    pub(super) fn stream_plan(
-        &self,
-        q: &QueryText,
-        columns: &[ast::Ident],
-        text: &str,
-    ) -> Result<(StreamPlan, Vec<ObjectId>)> {
+    /// The stream plan of a query, its columns named, and what the query names.
+    pub(super) fn stream_plan(&self, q: &QueryText, columns: &[ast::Ident], text: &str) -> Result<(StreamPlan, Bound)> {
         let bound = self.view_query(q, text, Mode::Streaming)?;
         let schema = named_schema(&bound.schema, columns)?;
         let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
-        let plan = rename(bound.plan, &names)?;
+        if self.reads_temporary(&bound.used) {
+            return Err(PlanError::new(
+                "0A000",
+                "materialized views must not use temporary tables or views",
+            ));
+        }
+        let plan = rename(bound.plan.clone(), &names)?;
         let plan = crate::stream::plan_view(plan, &schema, &self.catalog)?;
-        Ok((plan, bound.used))
+        Ok((plan, bound))
     }
 
     /// CREATE SINK.
     pub(super) fn create_sink(&self, s: &CreateSink, text: &str) -> Result<Statement> {
-        let Some(name) = self.new_name(&s.name, s.if_not_exists)? else {
-            return Self::taken(&s.name, "CREATE SINK");
+        let Some(new) = self.new_name(&s.name, s.if_not_exists, false)? else {
+            return Self::skipped(&s.name, "CREATE SINK");
         };
         let connector = sinks::check_options(&s.options)?;
         let query = self.sink_query(&s.input)?;
-        let (plan, used) = self.stream_plan(&query, &[], text)?;
+        let (plan, bound) = self.stream_plan(&query, &[], text)?;
         let def = sinks::define(s, connector, query.text, plan)?;
-        Ok(self.create(name, ObjectKind::Sink(Box::new(def)), used, text, s.if_not_exists))
+        let kind = ObjectKind::Sink(Box::new(def));
+        Ok(Self::create(&new, kind, Some(bound), text, s.if_not_exists))
     }
 
     /// What a sink reads, as a query.
@@ -309,31 +348,9 @@ fn locate_column(e: PlanError) -> PlanError {
     e
 }
 
-/// The name of an object in schema `public`.
-pub(super) fn user_name(name: &ObjectName) -> Result<String> {
-    let (schema, n) = object_name(name)?;
-    match schema.as_deref() {
-        None | Some("public") => {}
-        Some("pg_catalog" | "information_schema" | "levee_catalog") => {
-            return Err(
-                PlanError::new("42501", format!("permission denied to create \"{name}\""))
-                    .detail("System catalog modifications are currently disallowed."),
-            );
-        }
-        Some(s) => {
-            return Err(PlanError::new("3F000", format!("schema \"{s}\" does not exist"))
-                .hint("All objects stand in schema public."));
-        }
-    }
-    if n.is_empty() {
-        return Err(PlanError::new("42601", "zero-length delimited identifier"));
-    }
-    if n.len() > 63 {
-        return Err(
-            PlanError::new("42622", format!("identifier \"{n}\" is too long")).hint("Names have at most 63 bytes.")
-        );
-    }
-    Ok(n)
+/// 42P07.
+pub(super) fn taken(name: &str) -> PlanError {
+    PlanError::new("42P07", format!("relation \"{name}\" already exists"))
 }
 
 fn refuse_table_clauses(t: &ast::CreateTable) -> Result<()> {

@@ -40,16 +40,15 @@ impl Binder {
             };
             PlanError::new("42P01", format!("relation \"{shown}\" does not exist"))
         };
-        if !matches!(schema.as_deref(), None | Some("public")) {
-            if self.system.table(schema.as_deref(), &table).is_some() {
+        let Some(object) = self.object(schema.as_deref(), &table) else {
+            if schema.is_some() && self.system.table(schema.as_deref(), &table).is_some() {
                 return Err(PlanError::new(
                     "42809",
                     format!("cannot {verb} system relation \"{table}\""),
                 ));
             }
             return Err(missing());
-        }
-        let object = self.catalog.by_name(&table).ok_or_else(missing)?;
+        };
         match &object.kind {
             ObjectKind::Table(def) => Ok((object, def)),
             ObjectKind::View(_) => Err(PlanError::new("0A000", format!("cannot {verb} view \"{table}\""))
@@ -59,11 +58,10 @@ impl Binder {
                 format!("cannot change materialized view \"{table}\""),
             )
             .hint("Write to the tables that the view reads.")),
-            ObjectKind::Source(_) | ObjectKind::Sink(_) => Err(PlanError::new(
-                "42809",
-                format!("cannot {verb} {} \"{table}\"", object.kind_name()),
-            )
-            .hint("Only tables take writes.")),
+            _ => Err(
+                PlanError::new("42809", format!("cannot {verb} {} \"{table}\"", object.kind_name()))
+                    .hint("Only tables take writes."),
+            ),
         }
     }
 
@@ -113,6 +111,7 @@ impl Binder {
             plan,
             schema,
             used: Vec::new(),
+            references: Vec::new(),
         };
         Ok(Dml {
             table: object.id,

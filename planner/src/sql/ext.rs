@@ -12,6 +12,9 @@ use crate::{PlanError, Result};
 
 /// Reads the statement if it is one of the extension grammar's; otherwise leaves the cursor at its start.
 pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<ExtStatement>> {
+    if let Some(definition) = super::alter::parse(p, cx)? {
+        return Ok(Some(ExtStatement::Definition(Box::new(definition))));
+    }
     let words = Words::of(p);
     let first = words.get(0);
     let second = words.get(1);
@@ -57,14 +60,6 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
                 }
             }
         }
-        ("analyze" | "analyse", _) => {
-            skip_all(p);
-            ExtStatement::NoOp("ANALYZE")
-        }
-        ("vacuum", _) => {
-            skip_all(p);
-            ExtStatement::NoOp("VACUUM")
-        }
         _ => match refused(first, second) {
             Some((what, hint)) => {
                 skip_all(p);
@@ -101,11 +96,7 @@ impl Words {
 
 fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
     Some(match (first, second) {
-        ("alter", "table") => (
-            "ALTER TABLE",
-            "Create a new table and copy the rows with INSERT … SELECT.",
-        ),
-        ("alter", _) => ("ALTER", "Drop the object and create it again."),
+        ("alter", _) => ("this form of ALTER", "Drop the object and create it again."),
         ("merge", _) => ("MERGE", "Use INSERT, UPDATE and DELETE in one transaction."),
         ("truncate", _) => ("TRUNCATE", "Use DELETE FROM."),
         ("declare", _) => (
@@ -119,10 +110,6 @@ fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
         ("grant" | "revoke", _) => (
             "GRANT or REVOKE",
             "Every user may do everything; restrict access by address.",
-        ),
-        ("comment", _) => (
-            "COMMENT ON",
-            "Keep descriptions in the scripts that create the objects.",
         ),
         ("lock", _) => (
             "LOCK TABLE",
@@ -174,8 +161,13 @@ fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Op
     match words.get(at) {
         "view" => {
             skip(p, at + 1);
-            create_view(p, cx, false, or_replace).map(Some)
+            create_view(p, cx, false, or_replace, false).map(Some)
         }
+        "temp" | "temporary" if words.get(at + 1) == "view" => {
+            skip(p, at + 2);
+            create_view(p, cx, false, or_replace, true).map(Some)
+        }
+        "temp" | "temporary" if words.get(at + 1) == "table" => Ok(None),
         "materialized" if words.get(at + 1) == "view" => {
             if or_replace {
                 return hint_no(
@@ -184,7 +176,7 @@ fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Op
                 );
             }
             skip(p, at + 2);
-            create_view(p, cx, true, false).map(Some)
+            create_view(p, cx, true, false, false).map(Some)
         }
         "recursive" => hint_no("CREATE RECURSIVE VIEW", "Recursive queries are not supported."),
         "table" if !or_replace => feed::create_table(p, cx),
@@ -207,7 +199,6 @@ fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Op
             "CREATE INDEX",
             "Create a materialized view with the wanted rows, or a PRIMARY KEY.",
         ),
-        "schema" => hint_no("CREATE SCHEMA", "All objects stand in schema public."),
         "database" => hint_no(
             "CREATE DATABASE",
             "There is one database, dev; start a second server for another.",
@@ -233,6 +224,7 @@ fn create_view(
     cx: &ParseContext<'_>,
     materialized: bool,
     or_replace: bool,
+    temporary: bool,
 ) -> Result<ExtStatement> {
     let err = |e: ParserError| cx.error(e);
     let if_not_exists = materialized && if_not_exists(p);
@@ -247,6 +239,7 @@ fn create_view(
         materialized,
         or_replace,
         if_not_exists,
+        temporary,
         name,
         columns,
         options,
@@ -433,9 +426,11 @@ fn drop(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Opti
         ("view", _) => (DropKind::View, 2),
         ("sink", _) => (DropKind::Sink, 2),
         ("materialized", "view") => (DropKind::MaterializedView, 3),
+        ("sequence", _) => (DropKind::Sequence, 2),
+        ("index", _) => (DropKind::Index, 2),
         (
-            what @ ("index" | "schema" | "database" | "sequence" | "function" | "type" | "role" | "user" | "extension"
-            | "trigger" | "domain" | "owned" | "procedure" | "aggregate"),
+            what @ ("database" | "function" | "type" | "role" | "user" | "extension" | "trigger" | "domain" | "owned"
+            | "procedure" | "aggregate"),
             _,
         ) => {
             return Err(

@@ -8,6 +8,7 @@
 //!   text ─ parse, ext ─▶ syntax tree ─ rewrite (names, literals, marks) ─▶ DataFusion's SQL planner ─ typing, operators, calls ─▶ plan
 //! ```
 
+mod alter;
 mod assign;
 mod ast;
 mod bind;
@@ -27,8 +28,10 @@ mod operators;
 mod parse;
 mod precedence;
 mod provider;
+mod resolve;
 mod rewrite;
 mod scopes;
+mod sequences;
 mod session;
 mod sinks;
 mod sources;
@@ -48,6 +51,8 @@ pub use ast::ExtStatement;
 pub use bind::bind_params;
 pub use errors::{map_arrow_error, map_df_error};
 pub use parse::parse;
+pub use resolve::search_path;
+pub use sequences::shown_default;
 pub use state::pg_session_state;
 pub use statement::plan_lines;
 
@@ -59,7 +64,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 
-use crate::catalog::{Catalog, CatalogObject};
+use crate::catalog::{Catalog, CatalogObject, CatalogOp};
 use crate::plan::ObjectId;
 
 /// A parsed statement with its own text.
@@ -86,6 +91,12 @@ pub enum Ast {
 pub trait SystemTables: Send + Sync + std::fmt::Debug {
     /// The table `schema.name`, if there is one. `schema: None` means an unqualified name (looked up after user objects).
     fn table(&self, schema: Option<&str>, name: &str) -> Option<Arc<dyn TableProvider>>;
+
+    /// A sequence read as a table of one row.
+    fn sequence(&self, sequence: &CatalogObject) -> Option<Arc<dyn TableProvider>> {
+        let _ = sequence;
+        None
+    }
 }
 
 /// A statement ready to run.
@@ -101,6 +112,10 @@ pub enum Statement {
     Create {
         /// What to add.
         object: Box<CatalogObject>,
+        /// What comes into being with it: a schema for temporary objects, sequences, indexes.
+        also: Vec<CatalogOp>,
+        /// Notices to send: SQLSTATE and text.
+        notices: Vec<(&'static str, String)>,
         /// Do nothing, with a notice, if the name is taken (bound only when it was free: see [`Statement::Notice`]).
         if_not_exists: bool,
     },
@@ -108,11 +123,15 @@ pub enum Statement {
     Drop {
         /// Objects, dependents first.
         objects: Vec<ObjectId>,
+        /// What else changes: tables that lose a default or a constraint.
+        also: Vec<CatalogOp>,
         /// Command tag: `DROP TABLE`, …
         tag: &'static str,
         /// Notices, such as `drop cascades to view v` or `table "t" does not exist, skipping`.
         notices: Vec<String>,
     },
+    /// ALTER, CREATE SCHEMA, COMMENT and the like: a change of the catalog in one epoch.
+    Alter(Alter),
     /// Nothing to do, with a notice (`relation "t" already exists, skipping`).
     Notice {
         /// Command tag to answer.
@@ -186,6 +205,58 @@ pub enum Statement {
         tag: &'static str,
         /// Notice text.
         notice: Option<String>,
+    },
+}
+
+/// A change of the catalog.
+#[derive(Debug, Default)]
+pub struct Alter {
+    /// Changes, in order; none: there is nothing to do.
+    pub ops: Vec<CatalogOp>,
+    /// Command tag.
+    pub tag: &'static str,
+    /// Notices to send: SQLSTATE and text.
+    pub notices: Vec<(&'static str, String)>,
+    /// What the rows that are there must satisfy first.
+    pub requires: Vec<Requirement>,
+}
+
+/// What the rows of a table must satisfy before a change of the catalog.
+#[derive(Debug, Clone)]
+pub struct Requirement {
+    /// Table.
+    pub table: ObjectId,
+    /// What.
+    pub kind: RequirementKind,
+}
+
+/// Kinds of [`Requirement`].
+#[derive(Debug, Clone)]
+pub enum RequirementKind {
+    /// No NULL in the column.
+    NotNull(usize),
+    /// No two rows agree in these columns; rows with a NULL do not count if the flag is set.
+    Unique {
+        /// Constraint's name, for the error.
+        name: String,
+        /// Columns.
+        columns: Vec<usize>,
+        /// NULLs differ from each other.
+        nulls_distinct: bool,
+    },
+    /// The condition is not false for any row.
+    Check {
+        /// Constraint's name.
+        name: String,
+        /// A query for the rows that violate it.
+        query: Box<Query>,
+    },
+    /// Every value exists in the other table.
+    Reference {
+        /// Constraint's name.
+        name: String,
+        /// A query for the rows that violate it.
+        query: Box<Query>,
     },
 }
 
@@ -265,6 +336,26 @@ pub struct BindSettings {
     pub user: String,
     /// Tasks per fragment, for stream plans' EXPLAIN.
     pub parallelism: usize,
+    /// Schemas that unqualified names are looked for in, in order; see [`search_path`].
+    pub search_path: Vec<String>,
+    /// The session's schema for temporary objects, once it has one.
+    pub temporary: Option<ObjectId>,
+    /// What that schema is called when it is made.
+    pub temporary_name: String,
+}
+
+impl Default for BindSettings {
+    fn default() -> Self {
+        Self {
+            time_zone: "UTC".to_owned(),
+            now_us: 0,
+            user: "levee".to_owned(),
+            parallelism: 1,
+            search_path: vec!["public".to_owned()],
+            temporary: None,
+            temporary_name: "pg_temp_0".to_owned(),
+        }
+    }
 }
 
 /// Binds statements against one catalog snapshot.

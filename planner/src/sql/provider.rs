@@ -7,19 +7,23 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
+use datafusion::catalog::TableProvider;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result as DfResult, TableReference};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner, RelationPlanner, TypePlanner};
-use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
+use datafusion::logical_expr::{
+    AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, LogicalPlanBuilder, ScalarUDF, TableSource, WindowUDF,
+};
 use sqlparser::ast;
 
 use super::functions::external;
+use super::resolve::is_system_schema;
 use super::rewrite::Mode;
 use super::{Binder, CatalogTable};
 use crate::PlanError;
-use crate::catalog::{CatalogObject, ObjectKind};
+use crate::catalog::{CatalogObject, ObjectKind, Reference};
 use crate::plan::ObjectId;
 
 /// Views that may be nested into each other.
@@ -33,8 +37,12 @@ pub(super) struct Provider<'a> {
     depth: usize,
     planners: Vec<Arc<dyn ExprPlanner>>,
     relations: Vec<Arc<dyn RelationPlanner>>,
+    /// For a stored query's text: the relations that its names mean.
+    references: Option<&'a [Reference]>,
     /// Objects named by the statement itself.
     pub used: RefCell<BTreeSet<ObjectId>>,
+    /// How it names them.
+    pub named: RefCell<Vec<Reference>>,
     /// Tables that were taken for columns.
     pub shadows: super::scopes::Shadows,
 }
@@ -55,14 +63,81 @@ impl<'a> Provider<'a> {
             depth,
             planners,
             relations: vec![Arc::new(super::unions::UnionPlanner)],
+            references: None,
             used: RefCell::default(),
+            named: RefCell::default(),
             shadows,
         }
+    }
+
+    /// For a stored query's text, whose names mean `references`.
+    pub fn with_references(self, references: &'a [Reference]) -> Self {
+        Self {
+            references: Some(references),
+            ..self
+        }
+    }
+
+    /// The object under the column names that a stored query knows.
+    fn referenced(&self, r: &Reference) -> DfResult<Arc<dyn TableSource>> {
+        let missing = || {
+            external(PlanError::new(
+                "42P01",
+                format!("relation \"{}\" does not exist", r.name),
+            ))
+        };
+        let o = self.binder.catalog.get(r.id).ok_or_else(missing)?;
+        let source = self.object(o)?;
+        let now = o.schema().fields().iter().map(|f| f.name());
+        if now.eq(r.columns.iter()) {
+            return Ok(source);
+        }
+        let scan = LogicalPlanBuilder::scan(r.name.as_str(), source, None)?.build()?;
+        let plan = super::bind::rename(scan, &r.columns).map_err(external)?;
+        Ok(Arc::new(ViewSource {
+            schema: Arc::new(plan.schema().as_arrow().clone()),
+            plan,
+        }))
+    }
+
+    /// The relation that a name means.
+    fn lookup(&self, schema: Option<&str>, table: &str) -> Found<'_> {
+        let (binder, system) = (self.binder, &self.binder.system);
+        let named = |s: &str| -> Option<Found<'_>> {
+            if is_system_schema(s) {
+                return system.table(Some(s), table).map(Found::System);
+            }
+            binder
+                .namespace_id(s)
+                .and_then(|n| binder.catalog.find(n, table))
+                .map(Found::User)
+        };
+        if let Some(s) = schema {
+            return named(s).unwrap_or(Found::Nothing);
+        }
+        let path = &binder.settings.search_path;
+        let implied = ["pg_temp", "pg_catalog"];
+        let implied = implied.into_iter().filter(|s| !path.iter().any(|p| p == s));
+        implied
+            .chain(path.iter().map(String::as_str))
+            .find_map(named)
+            .unwrap_or(Found::Nothing)
     }
 
     fn object(&self, o: &CatalogObject) -> DfResult<Arc<dyn TableSource>> {
         self.used.borrow_mut().insert(o.id);
         match &o.kind {
+            ObjectKind::Index(_) => Err(external(
+                PlanError::new("42809", format!("cannot open relation \"{}\"", o.name))
+                    .detail("This operation is not supported for indexes."),
+            )),
+            ObjectKind::Sequence(_) => match self.binder.system.sequence(o) {
+                Some(provider) if self.mode != Mode::Streaming => Ok(provider_as_source(provider)),
+                _ => Err(external(PlanError::unsupported(format!(
+                    "reading sequence \"{}\" here is not supported",
+                    o.name
+                )))),
+            },
             ObjectKind::Sink(_) => Err(external(PlanError::new(
                 "42809",
                 format!("cannot read from sink \"{}\"", o.name),
@@ -78,7 +153,7 @@ impl<'a> Provider<'a> {
                 }
                 let plan = self
                     .binder
-                    .view_plan(&v.sql, &v.schema, self.state, self.mode, self.depth + 1)
+                    .view_plan(o, v, self.state, self.mode, self.depth + 1)
                     .map_err(|mut e| {
                         e.position = None;
                         external(e)
@@ -99,11 +174,19 @@ impl<'a> Provider<'a> {
 impl ContextProvider for Provider<'_> {
     fn get_table_source(&self, name: TableReference) -> DfResult<Arc<dyn TableSource>> {
         let (schema, table) = (name.schema().map(str::to_owned), name.table().to_owned());
-        let user = matches!(schema.as_deref(), None | Some("public"));
-        if user && let Some(o) = self.binder.catalog.by_name(&table) {
+        let reference = |r: &&Reference| r.schema == schema && r.name == table;
+        if let Some(r) = self.references.and_then(|known| known.iter().find(reference)) {
+            return self.referenced(r);
+        }
+        let found = self.lookup(schema.as_deref(), &table);
+        if let Found::User(o) = found {
+            let mut named = self.named.borrow_mut();
+            if !named.iter().any(|r| reference(&r)) {
+                named.push(Binder::reference(schema.as_deref(), &table, o));
+            }
             return self.object(o);
         }
-        if let Some(provider) = self.binder.system.table(schema.as_deref(), &table) {
+        if let Found::System(provider) = found {
             if self.mode == Mode::Streaming {
                 return Err(external(
                     PlanError::unsupported(format!(
@@ -233,6 +316,13 @@ impl TypePlanner for PgTypes {
         }
         super::types::field_of(t).map(Some).map_err(external)
     }
+}
+
+/// What a name means.
+enum Found<'a> {
+    User(&'a Arc<CatalogObject>),
+    System(Arc<dyn TableProvider>),
+    Nothing,
 }
 
 /// A plain view: its plan stands in its place.

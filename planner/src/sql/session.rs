@@ -77,7 +77,11 @@ pub(super) fn set(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStatem
         }
         skip(p, 1);
     }
-    let value = values(p, cx)?;
+    let value = if name == "search_path" {
+        schema_list(p, cx)?
+    } else {
+        values(p, cx)?
+    };
     Ok(setting(&name, value, local))
 }
 
@@ -139,6 +143,34 @@ fn values(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<String>> {
             None => return Ok(None),
             Some(t) => list.push(t),
         }
+        if !p.consume_token(&Token::Comma) {
+            return Ok(Some(list.join(", ")));
+        }
+    }
+}
+
+/// The value of `search_path`: names, quoted where they need it.
+fn schema_list(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<String>> {
+    let mut list = Vec::new();
+    loop {
+        let name = match &p.peek_token_ref().token {
+            Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("default") => None,
+            Token::Word(w) if w.quote_style.is_none() => Some(w.value.to_lowercase()),
+            Token::Word(w) => Some(w.value.clone()),
+            Token::SingleQuotedString(s) | Token::EscapedStringLiteral(s) => Some(s.clone()),
+            _ => return Err(cx.error_here(p)),
+        };
+        skip(p, 1);
+        let Some(name) = name else { return Ok(None) };
+        let plain = name
+            .bytes()
+            .enumerate()
+            .all(|(i, b)| b == b'_' || b.is_ascii_lowercase() || (i > 0 && b.is_ascii_digit()));
+        list.push(if plain && !name.is_empty() {
+            name
+        } else {
+            format!("\"{}\"", name.replace('"', "\"\""))
+        });
         if !p.consume_token(&Token::Comma) {
             return Ok(Some(list.join(", ")));
         }

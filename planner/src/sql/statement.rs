@@ -66,6 +66,7 @@ impl Binder {
             ExtStatement::CreateFedTable(c) => return self.located(self.create_fed_table(c, text), text),
             ExtStatement::CreateSink(c) => return self.located(self.create_sink(c, text), text),
             ExtStatement::Drop(d) => return self.drop_objects(d),
+            ExtStatement::Definition(d) => return self.definition(d, text),
             ExtStatement::Copy(c) => Statement::CopyFrom(self.copy(c, text)?),
             ExtStatement::Explain {
                 analyze,

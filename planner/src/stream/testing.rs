@@ -104,6 +104,8 @@ fn table(catalog: &mut Catalog, name: &str, fields: Vec<Field>, primary_key: Vec
             primary_key,
             defaults,
             ingest: None,
+            constraints: Default::default(),
+            generated: Default::default(),
         }),
     );
 }
@@ -128,14 +130,7 @@ fn source(catalog: &mut Catalog, name: &str, fields: Vec<Field>) {
 
 fn add(catalog: &mut Catalog, name: &str, kind: ObjectKind) {
     let id = catalog.next_id();
-    let object = CatalogObject {
-        id,
-        name: name.to_string(),
-        kind,
-        depends_on: Vec::new(),
-        definition: String::new(),
-    };
-    catalog.apply(&CatalogOp::Create(object));
+    catalog.apply(&CatalogOp::Create(CatalogObject::new(id, name, kind)));
 }
 
 fn create(sql: &str, catalog: &Arc<Catalog>) -> Result<CatalogObject> {
@@ -144,6 +139,7 @@ fn create(sql: &str, catalog: &Arc<Catalog>) -> Result<CatalogObject> {
         now_us: 0,
         user: "tester".into(),
         parallelism: 2,
+        ..BindSettings::default()
     };
     let binder = Binder {
         catalog: Arc::clone(catalog),

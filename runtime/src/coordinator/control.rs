@@ -297,6 +297,10 @@ impl Control {
             self.cut_pending = false;
         }
         self.add_ranges(record.epoch, &record.ranges);
+        if !record.ops.is_empty() {
+            self.shared.applied.fetch_max(record.epoch, Ordering::AcqRel);
+            self.shared.bump();
+        }
         self.changed_since_tick |= !record.ops.is_empty() || !record.writes.is_empty() || record.is_cut();
     }
 

@@ -11,6 +11,7 @@
 
 mod backfill;
 mod building;
+mod changes;
 mod checkpointer;
 pub mod clock;
 mod control;
@@ -56,7 +57,7 @@ use crate::sources::SplitInfo;
 use crate::{Delta, Result, RuntimeError};
 use checkpointer::Checkpointer;
 use control::{Control, Event, error_text};
-use sequencer::{Commit, Request, Sequencer};
+use sequencer::{Commit, DdlRequest, Request, Sequencer};
 use shared::{RegionStatus, Shared};
 
 /// How to open an engine.
@@ -84,6 +85,20 @@ pub struct CommitRequest {
     /// Net change per table, columns in table order. Conflict keys are derived: primary keys of all rows; for a table without
     /// one, the whole rows that are retracted.
     pub writes: Vec<(ObjectId, Vec<Delta>)>,
+    /// The definitions that the rows were checked against (constraints, NOT NULL). If one has changed since, the commit fails with
+    /// `Conflict`.
+    pub definitions: Vec<Arc<CatalogObject>>,
+}
+
+/// A change of the catalog, in one epoch.
+#[derive(Debug, Default)]
+pub struct CatalogChange {
+    /// What changes.
+    pub ops: Vec<CatalogOp>,
+    /// First rows of tables and indexes that `ops` create.
+    pub writes: Vec<(ObjectId, Vec<Delta>)>,
+    /// Tables whose rows were looked at, and the epoch at which: a later write to one of them is a `Conflict`.
+    pub unchanged: Vec<(ObjectId, u64)>,
 }
 
 /// A durable commit.
@@ -202,6 +217,7 @@ impl Engine {
             newest: AtomicU64::new(0),
             newest_us: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
+            applied: AtomicU64::new(0),
             pins: Mutex::new(BTreeMap::new()),
             epochs: Mutex::new(VecDeque::new()),
             checkpoints: Mutex::new(VecDeque::new()),
@@ -232,6 +248,7 @@ impl Engine {
             catalog: Arc::clone(&shared.catalog),
             events: event_tx.clone(),
             last_write: HashMap::new(),
+            table_writes: HashMap::new(),
             window_start: epoch,
         };
         let checkpointer = Checkpointer {
@@ -284,7 +301,7 @@ impl Engine {
             if delta.num_rows() == 0 {
                 continue;
             }
-            conflict_keys(table, order, &delta, &mut keys)?;
+            conflict_keys(table, &order, &delta, &mut keys)?;
             writes.push((table, delta));
         }
         if writes.is_empty() {
@@ -297,6 +314,7 @@ impl Engine {
             snapshot_epoch: request.snapshot_epoch,
             keys,
             writes,
+            definitions: request.definitions,
             reply,
         };
         self.requests
@@ -310,13 +328,28 @@ impl Engine {
     ///
     /// # Errors
     /// `Conflict`, or what went wrong while building.
-    pub async fn create(&self, catalog: &Arc<Catalog>, mut object: CatalogObject) -> Result<()> {
+    pub async fn create(&self, catalog: &Arc<Catalog>, object: CatalogObject) -> Result<()> {
+        self.create_with(catalog, object, Vec::new()).await
+    }
+
+    /// [`Engine::create`], and what comes into being in the same epoch: sequences, indexes, a schema.
+    ///
+    /// # Errors
+    /// As [`Engine::create`].
+    pub async fn create_with(
+        &self,
+        catalog: &Arc<Catalog>,
+        mut object: CatalogObject,
+        also: Vec<CatalogOp>,
+    ) -> Result<()> {
         delivering::prepare(&mut object).await?;
         let id = object.id;
         let mut progress = self.shared.progress.subscribe();
         let waits = object.stream_plan().is_some() || object.is_relation();
         let splits = self.first_splits(&object).await?;
-        self.ddl(Some(catalog), vec![CatalogOp::Create(object)], splits).await?;
+        let mut ops = vec![CatalogOp::Create(object)];
+        ops.extend(also);
+        self.ddl(Some(catalog), ops, splits).await?;
         if !waits {
             return Ok(());
         }
@@ -369,15 +402,13 @@ impl Engine {
         ops: Vec<CatalogOp>,
         splits: Vec<(ObjectId, Vec<SplitInfo>)>,
     ) -> Result<u64> {
-        let (reply, answer) = oneshot::channel();
-        let request = Request::Ddl {
+        let request = DdlRequest {
             expected: expected.map(Arc::clone),
             ops,
             splits,
-            reply,
+            ..DdlRequest::default()
         };
-        self.requests.send(request).map_err(|_| RuntimeError::ShuttingDown)?;
-        answer.await.map_err(|_| RuntimeError::ShuttingDown)?
+        self.send_ddl(request).await
     }
 
     fn relation(&self, id: ObjectId) -> Result<Arc<Relation>> {
@@ -559,13 +590,11 @@ impl Drop for CancelCreate<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let (reply, _answer) = oneshot::channel();
-        let request = Request::Ddl {
-            expected: None,
+        let request = DdlRequest {
             ops: vec![CatalogOp::Drop(id)],
-            splits: Vec::new(),
-            reply,
+            ..DdlRequest::default()
         };
-        if self.requests.send(request).is_err() {
+        if self.requests.send(Request::Ddl(Box::new(request), reply)).is_err() {
             tracing::debug!("a creation was cancelled while stopping");
         }
     }

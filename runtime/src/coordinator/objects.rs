@@ -33,8 +33,16 @@ impl Control {
             CatalogOp::Replace(object) => {
                 if let Some(region) = self.regions.get_mut(&object.id) {
                     region.name.clone_from(&object.name);
+                    let shown = region
+                        .relation
+                        .as_ref()
+                        .map(|r| r.set_schema(Arc::clone(object.schema())));
+                    if let Some(Err(error)) = shown {
+                        self.on_region_failed(object.id, error_text(&error));
+                    }
                 }
             }
+            CatalogOp::PutNamespace(_) | CatalogOp::DropNamespace(_) | CatalogOp::Sequence(..) => {}
         }
     }
 
@@ -65,9 +73,11 @@ impl Control {
             self.add_source(object, def, state)?;
         }
         match &object.kind {
-            ObjectKind::View(_) => Ok(()),
-            ObjectKind::Source(_) => Ok(()),
-            ObjectKind::Table(_) | ObjectKind::MaterializedView(_) | ObjectKind::Sink(_) => {
+            ObjectKind::View(_) | ObjectKind::Source(_) | ObjectKind::Sequence(_) => Ok(()),
+            ObjectKind::Table(_) | ObjectKind::Index(_) | ObjectKind::MaterializedView(_) | ObjectKind::Sink(_) => {
+                // The same epoch may bring the first rows.
+                let first_rows = record.writes.iter().any(|(id, _)| *id == object.id);
+                let epoch = epoch - u64::from(first_rows);
                 let base = Base {
                     epoch,
                     ..Base::default()
@@ -87,7 +97,7 @@ impl Control {
         epoch: u64,
     ) -> Result<()> {
         let kind = match &object.kind {
-            ObjectKind::Table(_) => RegionKind::Table,
+            ObjectKind::Table(_) | ObjectKind::Index(_) => RegionKind::Table,
             ObjectKind::Sink(_) => RegionKind::Sink,
             _ => RegionKind::View,
         };
@@ -194,10 +204,12 @@ impl Control {
     }
 }
 
-/// The columns by which an object's rows are stored first: a table's primary key, a view's shortest derived key.
+/// The columns by which an object's rows are stored first: a table's primary key, a unique
+/// constraint's columns, a view's shortest derived key.
 pub(super) fn storage_key(object: &CatalogObject) -> Vec<usize> {
     match &object.kind {
         ObjectKind::Table(t) => t.primary_key.clone(),
+        ObjectKind::Index(i) => (0..i.columns.len()).collect(),
         _ => {
             let keys = object.stream_plan().map(|p| &p.root.props.keys);
             keys.and_then(|k| k.iter().min_by_key(|k| k.len()).cloned())

@@ -126,7 +126,7 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
             control.add_source(object, def, state)?;
         }
         match &object.kind {
-            ObjectKind::View(_) | ObjectKind::Source(_) => {}
+            ObjectKind::View(_) | ObjectKind::Source(_) | ObjectKind::Sequence(_) => {}
             _ => restore_region(
                 control,
                 object,

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use levee_planner::catalog::{Catalog, CatalogOp};
+use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
 use levee_storage::StorageError;
 use levee_storage::log::Log;
@@ -38,21 +38,27 @@ const EPOCH_ROWS_MAX: usize = 65_536;
 pub enum Request {
     /// A transaction.
     Commit(Commit),
-    /// Catalog changes bound against `expected`.
-    Ddl {
-        /// The catalog that the statement was bound against; `None`: whatever is current.
-        expected: Option<Arc<Catalog>>,
-        /// Changes.
-        ops: Vec<CatalogOp>,
-        /// First splits of the sources among them.
-        splits: Vec<(ObjectId, Vec<SplitInfo>)>,
-        /// Answer: the epoch.
-        reply: oneshot::Sender<Result<u64>>,
-    },
+    /// Changes of the catalog; the answer is the epoch.
+    Ddl(Box<DdlRequest>, oneshot::Sender<Result<u64>>),
     /// Source ranges to put into an epoch.
     Cut(SourceCut),
     /// End the thread.
     Stop,
+}
+
+/// A change of the catalog.
+#[derive(Debug, Default)]
+pub struct DdlRequest {
+    /// The catalog that the statement was bound against; `None`: whatever is current.
+    pub expected: Option<Arc<Catalog>>,
+    /// Changes.
+    pub ops: Vec<CatalogOp>,
+    /// First splits of the sources among them.
+    pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
+    /// First rows of the relations among them, consolidated.
+    pub writes: Vec<(ObjectId, Delta)>,
+    /// Tables that must not have been written after the epoch at which they were read.
+    pub unchanged: Vec<(ObjectId, u64)>,
 }
 
 /// What the coordinator takes from sources.
@@ -84,6 +90,8 @@ pub struct Commit {
     pub keys: Vec<u128>,
     /// Consolidated writes.
     pub writes: Vec<(ObjectId, Delta)>,
+    /// What the rows were checked against.
+    pub definitions: Vec<Arc<CatalogObject>>,
     /// Answer.
     pub reply: oneshot::Sender<Result<CommitAck>>,
 }
@@ -98,6 +106,8 @@ pub struct Sequencer {
     pub(super) catalog: Arc<RwLock<Arc<Catalog>>>,
     pub(super) events: Sender<Event>,
     pub(super) last_write: HashMap<u128, u64>,
+    /// Newest epoch that wrote to a table, since the start.
+    pub(super) table_writes: HashMap<ObjectId, u64>,
     /// Writes up to this epoch have been forgotten: an older snapshot cannot be judged.
     pub(super) window_start: u64,
 }
@@ -125,14 +135,9 @@ impl Sequencer {
                         commits.push(commit);
                     }
                     Request::Cut(part) => cut.append(part),
-                    Request::Ddl {
-                        expected,
-                        ops,
-                        splits,
-                        reply,
-                    } => {
+                    Request::Ddl(request, reply) => {
                         self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut cut));
-                        self.ddl(expected.as_ref(), ops, splits, reply);
+                        self.ddl(*request, reply);
                     }
                     Request::Stop => {
                         self.write_epoch(commits, cut);
@@ -158,6 +163,11 @@ impl Sequencer {
                 answer(commit.reply, Err(RuntimeError::NoObject(*gone)));
                 continue;
             }
+            let stale = |o: &Arc<CatalogObject>| catalog.shared(o.id).is_none_or(|now| !Arc::ptr_eq(now, o));
+            if commit.definitions.iter().any(stale) {
+                answer(commit.reply, Err(RuntimeError::Conflict));
+                continue;
+            }
             let late =
                 |k: &u128| keys.contains_key(k) || self.last_write.get(k).is_some_and(|&e| e > commit.snapshot_epoch);
             let unknown = !commit.keys.is_empty() && commit.snapshot_epoch < self.window_start;
@@ -181,6 +191,8 @@ impl Sequencer {
         }) {
             Ok((record, seq)) => {
                 self.last_write.extend(keys);
+                self.table_writes
+                    .extend(record.writes.iter().map(|(id, _)| (*id, epoch)));
                 if self.last_write.len() > KEYS_MAX {
                     self.last_write = HashMap::new();
                     self.window_start = record.epoch;
@@ -211,22 +223,20 @@ impl Sequencer {
         }
     }
 
-    fn ddl(
-        &mut self,
-        expected: Option<&Arc<Catalog>>,
-        ops: Vec<CatalogOp>,
-        splits: Vec<(ObjectId, Vec<SplitInfo>)>,
-        reply: oneshot::Sender<Result<u64>>,
-    ) {
+    fn ddl(&mut self, request: DdlRequest, reply: oneshot::Sender<Result<u64>>) {
         let current = Arc::clone(&self.catalog.read());
-        if expected.is_some_and(|e| !Arc::ptr_eq(e, &current)) {
+        // A sequence's values change nothing that a statement is bound against.
+        let moved = request.expected.is_some_and(|e| e.version() != current.version());
+        let written = |(id, epoch): &(ObjectId, u64)| self.table_writes.get(id).is_some_and(|e| e > epoch);
+        if moved || request.unchanged.iter().any(written) {
             answer(reply, Err(RuntimeError::Conflict));
             return;
         }
         let result = self
             .append(EpochRecord {
-                ops,
-                splits,
+                ops: request.ops,
+                splits: request.splits,
+                writes: request.writes,
                 ..EpochRecord::default()
             })
             .map(|(record, seq)| {

@@ -69,6 +69,8 @@ pub struct Shared {
     pub newest_us: AtomicU64,
     /// Reads must be at least here: what the log held at start.
     pub recovered: AtomicU64,
+    /// Newest epoch whose DDL the coordinator has applied.
+    pub applied: AtomicU64,
     /// Epochs that blocks read at, with the number of blocks.
     pub pins: Mutex<BTreeMap<u64, usize>>,
     /// Newest epochs.

@@ -30,18 +30,18 @@ fn table_schema() -> SchemaRef {
 }
 
 fn table(id: ObjectId) -> CatalogObject {
-    CatalogObject {
+    CatalogObject::new(
         id,
-        name: format!("t{id}"),
-        kind: ObjectKind::Table(TableDef {
+        format!("t{id}"),
+        ObjectKind::Table(TableDef {
             schema: table_schema(),
             primary_key: vec![0],
             defaults: vec![None, None],
             ingest: None,
+            constraints: Default::default(),
+            generated: Default::default(),
         }),
-        depends_on: vec![],
-        definition: String::new(),
-    }
+    )
 }
 
 /// `SELECT g, count(*) FROM t GROUP BY g`.
@@ -83,20 +83,18 @@ fn view(id: ObjectId, table: ObjectId) -> CatalogObject {
         ..StreamProps::default()
     };
     let root = node(2, aggregate, vec![exchange], &out, props);
+    let kind = ObjectKind::MaterializedView(Box::new(MaterializedViewDef {
+        sql: String::new(),
+        schema: out,
+        plan: StreamPlan {
+            version: PLAN_VERSION,
+            root,
+        },
+        options: Default::default(),
+    }));
     CatalogObject {
-        id,
-        name: format!("v{id}"),
-        kind: ObjectKind::MaterializedView(Box::new(MaterializedViewDef {
-            sql: String::new(),
-            schema: out,
-            plan: StreamPlan {
-                version: PLAN_VERSION,
-                root,
-            },
-            options: Default::default(),
-        })),
         depends_on: vec![table],
-        definition: String::new(),
+        ..CatalogObject::new(id, format!("v{id}"), kind)
     }
 }
 
@@ -127,6 +125,7 @@ async fn commit(engine: &Engine, table: ObjectId, values: &[(i64, i64, i64)]) ->
         .commit(CommitRequest {
             snapshot_epoch,
             writes: vec![(table, vec![rows(values)])],
+            definitions: Vec::new(),
         })
         .await
         .unwrap()
@@ -181,6 +180,7 @@ async fn the_second_writer_of_a_key_loses() {
         engine.commit(CommitRequest {
             snapshot_epoch,
             writes: vec![(t, vec![rows(values)])],
+            definitions: Vec::new(),
         })
     };
     write(&[(1, 1, 1)]).await.unwrap();
@@ -245,7 +245,14 @@ async fn run_until_crash(engine: &Engine, acked: &mut Vec<i64>) -> Option<(Objec
         }
         let writes = vec![(t, vec![rows(&[(i, i % 7, 1)])])];
         let snapshot_epoch = engine.newest_epoch();
-        match engine.commit(CommitRequest { snapshot_epoch, writes }).await {
+        match engine
+            .commit(CommitRequest {
+                snapshot_epoch,
+                writes,
+                definitions: Vec::new(),
+            })
+            .await
+        {
             Ok(_) => acked.push(i),
             Err(_) => break,
         }

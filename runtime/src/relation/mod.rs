@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrow::datatypes::SchemaRef;
 use levee_planner::plan::ObjectId;
 use parking_lot::RwLock;
 
@@ -53,7 +54,8 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Relation {
     id: ObjectId,
-    order: Arc<RowOrder>,
+    /// Changes only in its columns' names and whether they take NULL.
+    order: RwLock<Arc<RowOrder>>,
     /// The newest epoch of all: how far the relation is complete while it rests.
     clock: Arc<AtomicU64>,
     state: RwLock<State>,
@@ -80,7 +82,7 @@ impl Relation {
         let frontier = base.epoch;
         Self {
             id,
-            order,
+            order: RwLock::new(order),
             clock,
             state: RwLock::new(State {
                 base: Arc::new(base),
@@ -133,8 +135,20 @@ impl Relation {
     }
 
     /// Row encoding.
-    pub fn order(&self) -> &Arc<RowOrder> {
-        &self.order
+    pub fn order(&self) -> Arc<RowOrder> {
+        Arc::clone(&self.order.read())
+    }
+
+    /// Columns have other names, or take NULL or do not; their types and the key stay. Rows read from now on show the new schema.
+    ///
+    /// # Errors
+    /// A column type that cannot be ordered.
+    pub fn set_schema(&self, schema: SchemaRef) -> Result<()> {
+        let mut order = self.order.write();
+        if order.schema() != &schema {
+            *order = Arc::new(RowOrder::new(schema, order.key().to_vec())?);
+        }
+        Ok(())
     }
 
     /// All steps up to this epoch are published.
@@ -191,7 +205,7 @@ impl Relation {
         }
         let runs = state.runs.iter().filter(|r| r.to <= epoch).cloned().collect();
         Ok(RelationSnapshot::new(
-            Arc::clone(&self.order),
+            self.order(),
             epoch,
             Arc::clone(&state.base),
             runs,
@@ -253,8 +267,9 @@ impl Relation {
             (Arc::clone(&state.base), runs)
         };
         let Some(last) = runs.last() else { return Ok(()) };
-        let delta = consolidate_runs(&self.order, &runs)?;
-        let merged = base.merge(&self.order, &delta, last.to)?;
+        let order = self.order();
+        let delta = consolidate_runs(&order, &runs)?;
+        let merged = base.merge(&order, &delta, last.to)?;
         let mut state = self.state.write();
         state.base = Arc::new(merged);
         state.runs.drain(..runs.len());

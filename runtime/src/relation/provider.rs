@@ -96,9 +96,20 @@ impl TableProvider for SnapshotTable {
             Some(prefix) => self.snapshot.with_key_prefix(&prefix).map_err(external)?,
             None => self.snapshot.rows().map_err(external)?,
         };
+        // Older rows were written under the names and promises of their time.
+        let schema = self.schema();
+        let batches = batches
+            .into_iter()
+            .map(|b| {
+                if b.schema_ref() == &schema {
+                    return Ok(b);
+                }
+                RecordBatch::try_new(Arc::clone(&schema), b.columns().to_vec())
+            })
+            .collect::<std::result::Result<Vec<_>, _>>()?;
         Ok(MemorySourceConfig::try_new_exec(
             &[batches],
-            self.schema(),
+            schema,
             projection.cloned(),
         )?)
     }

@@ -8,7 +8,7 @@ use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::row::{OwnedRow, RowConverter, SortField};
 use datafusion::scalar::ScalarValue;
-use levee_planner::catalog::TableDef;
+use levee_planner::catalog::{CatalogObject, TableDef};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::varchar_length;
 use levee_planner::sql::{Dml, DmlKind, Parsed, Statement};
@@ -30,6 +30,8 @@ pub(super) struct Target {
     pub id: ObjectId,
     pub name: String,
     pub def: TableDef,
+    /// The definition that rows are checked against; it must still hold when they are committed.
+    pub object: Arc<CatalogObject>,
 }
 
 impl Target {
@@ -38,11 +40,12 @@ impl Target {
     /// # Errors
     /// 42P01, 42809.
     pub fn find(binder: &SessionBinder, id: ObjectId) -> Result<Self> {
-        let object = binder.catalog.get(id).ok_or(RuntimeError::NoObject(id))?;
+        let object = binder.catalog.shared(id).ok_or(RuntimeError::NoObject(id))?;
         Ok(Self {
             id,
             name: object.name.clone(),
             def: table_def(object)?.clone(),
+            object: Arc::clone(object),
         })
     }
 
@@ -137,7 +140,7 @@ impl Session {
     /// Commits the deltas, or adds them to the block. False: lost against another write, run the statement again.
     async fn apply(&mut self, target: &Target, epoch: u64, deltas: Vec<Delta>) -> Result<bool> {
         if self.txn.block().is_some() {
-            self.add_changes(target.id, deltas)?;
+            self.add_changes(&target.object, deltas)?;
             return Ok(true);
         }
         if deltas.is_empty() {
@@ -146,6 +149,7 @@ impl Session {
         let request = CommitRequest {
             snapshot_epoch: epoch,
             writes: vec![(target.id, deltas)],
+            definitions: vec![Arc::clone(&target.object)],
         };
         match self.server.engine.commit(request).await {
             Ok(ack) => {

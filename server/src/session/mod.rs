@@ -13,6 +13,7 @@
 //! leaving and the server's stop around whatever is awaited.
 
 mod copy;
+mod ddl;
 mod dml;
 mod extended;
 mod prepared;
@@ -30,6 +31,8 @@ use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use futures::FutureExt;
+use levee_planner::catalog::Catalog;
+use levee_planner::plan::ObjectId;
 use levee_planner::sql::{BindSettings, Binder, Parsed, Statement};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::{CommandComplete, ReadyForQuery, TransactionStatus};
@@ -381,6 +384,21 @@ impl Session {
         .await
     }
 
+    /// Schemas in which unqualified names are looked for.
+    fn search_path(&self) -> Vec<String> {
+        levee_planner::sql::search_path(self.settings.text("search_path"), &self.user)
+    }
+
+    /// What the session's schema for temporary objects is called.
+    fn temporary_name(&self) -> String {
+        format!("pg_temp_{}", self.pid)
+    }
+
+    /// The session's schema for temporary objects, once it has one.
+    fn temporary(&self, catalog: &Catalog) -> Option<ObjectId> {
+        catalog.namespace_named(&self.temporary_name()).map(|n| n.id)
+    }
+
     /// A binder over the newest catalog, for a statement at `now_us`.
     fn binder(&self) -> SessionBinder {
         let catalog = self.server.engine.catalog();
@@ -392,7 +410,10 @@ impl Session {
             pid: self.pid,
             settings: self.settings.all(),
             now_us,
+            search_path: self.search_path(),
+            temporary: self.temporary(&catalog),
         };
+        let (search_path, temporary) = (context.search_path.clone(), context.temporary);
         let system = System::new(context);
         let inner = Binder {
             extra_udfs: system.functions(),
@@ -403,6 +424,9 @@ impl Session {
                 now_us,
                 user: self.user.clone(),
                 parallelism: self.server.config.parallelism,
+                search_path,
+                temporary,
+                temporary_name: self.temporary_name(),
             },
             base: Some(self.server.base_state()),
         };

@@ -6,18 +6,14 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::{CatalogObject, ObjectKind};
-use levee_planner::plan::ObjectId;
 use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, bind_params};
-use levee_runtime::RuntimeError;
 
+use super::ddl::dropping;
 use super::prepared::Prepared;
 use super::query::Rows;
 use super::txn::{Txn, failed_block};
 use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
-
-/// DDL is bound again when the catalog has moved on, at most this often.
-const DDL_TRIES: usize = 20;
 
 /// What a statement answers.
 pub(super) enum Outcome {
@@ -66,8 +62,19 @@ impl Session {
             Statement::Query(query) => self.start_query(binder, &query, params).await.map(Outcome::Rows),
             Statement::Dml(dml) => self.run_dml(parsed, binder, dml, types, params).await.map(Outcome::Tag),
             Statement::CopyFrom(copy) => self.copy_from(binder, &copy).await.map(Outcome::Tag),
-            Statement::Create { object, .. } => self.create(parsed, binder, *object).await,
-            Statement::Drop { objects, tag, notices } => self.drop_objects(parsed, binder, objects, tag, notices).await,
+            Statement::Create {
+                object, also, notices, ..
+            } => self.create(parsed, binder, *object, also, notices).await,
+            Statement::Drop {
+                objects,
+                also,
+                tag,
+                notices,
+            } => {
+                let alter = dropping(objects, also, tag, notices);
+                self.alter(parsed, binder, alter).await
+            }
+            Statement::Alter(alter) => self.alter(parsed, binder, alter).await,
             Statement::Notice { tag, message, code } => {
                 self.notice(&SqlError::notice(code, message))?;
                 Outcome::tag(tag)
@@ -217,7 +224,7 @@ impl Session {
     }
 
     /// DDL stands alone: it takes effect at once.
-    async fn before_ddl(&mut self, what: &str) -> Result<()> {
+    pub(super) async fn before_ddl(&mut self, what: &str) -> Result<()> {
         if let Txn::Open(block) = &mut self.txn {
             if block.read_only {
                 return Err(SqlError::new(
@@ -236,73 +243,6 @@ impl Session {
         }
         // In a string of statements, those before it are committed first.
         self.commit_implicit().await
-    }
-
-    async fn create(&mut self, parsed: &Parsed, binder: &SessionBinder, object: CatalogObject) -> Result<Outcome> {
-        let tag = format!("CREATE {}", object.kind_name().to_uppercase());
-        self.before_ddl(&tag).await?;
-        let (mut catalog, mut object) = (Arc::clone(&binder.catalog), object);
-        for _ in 0..DDL_TRIES {
-            let engine = Arc::clone(&self.server.engine);
-            let (seen, wanted) = (Arc::clone(&catalog), object.clone());
-            let created = self
-                .guarded(async move { Ok(engine.create(&seen, wanted).await) })
-                .await?;
-            match created {
-                Ok(()) => return Outcome::tag(tag),
-                Err(RuntimeError::Conflict) => {}
-                Err(e) => return Err(e.into()),
-            }
-            let binder = self.binder();
-            match binder.bind(parsed, &[])? {
-                Statement::Create { object: again, .. } => object = *again,
-                Statement::Notice { tag, message, code } => {
-                    self.notice(&SqlError::notice(code, message))?;
-                    return Outcome::tag(tag);
-                }
-                _ => return Err(SqlError::internal("CREATE bound to another kind of statement")),
-            }
-            catalog = Arc::clone(&binder.catalog);
-        }
-        Err(catalog_busy())
-    }
-
-    async fn drop_objects(
-        &mut self,
-        parsed: &Parsed,
-        binder: &SessionBinder,
-        objects: Vec<ObjectId>,
-        tag: &'static str,
-        notices: Vec<String>,
-    ) -> Result<Outcome> {
-        self.before_ddl(tag).await?;
-        let (mut catalog, mut objects, mut notices) = (Arc::clone(&binder.catalog), objects, notices);
-        for _ in 0..DDL_TRIES {
-            let dropped = if objects.is_empty() {
-                Ok(())
-            } else {
-                self.server.engine.drop_objects(&catalog, objects).await
-            };
-            match dropped {
-                Ok(()) => {
-                    for notice in notices {
-                        self.notice(&SqlError::notice("00000", notice))?;
-                    }
-                    return Outcome::tag(tag);
-                }
-                Err(RuntimeError::Conflict) => {}
-                Err(e) => return Err(e.into()),
-            }
-            let binder = self.binder();
-            match binder.bind(parsed, &[])? {
-                Statement::Drop {
-                    objects: o, notices: n, ..
-                } => (objects, notices) = (o, n),
-                _ => return Err(SqlError::internal("DROP bound to another kind of statement")),
-            }
-            catalog = Arc::clone(&binder.catalog);
-        }
-        Err(catalog_busy())
     }
 
     fn prepare(&mut self, name: String, statement: Parsed, types: Vec<DataType>) -> Result<()> {
@@ -349,10 +289,6 @@ impl Session {
         };
         Box::pin(self.run_statement(parsed, &prepared.types(), &values)).await
     }
-}
-
-fn catalog_busy() -> SqlError {
-    SqlError::new("40001", "the catalog changed too often meanwhile").hint("Try again.")
 }
 
 /// Rows of one text column.

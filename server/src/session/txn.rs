@@ -3,7 +3,9 @@
 //! A string of several statements, or Executes before one Sync, form an *implicit* block: same rules, ended by the string's end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
 use levee_runtime::Delta;
 use levee_runtime::coordinator::{CommitRequest, EpochPin};
@@ -30,6 +32,8 @@ pub(super) struct Block {
     /// The epoch that it reads, from its first statement that reads or writes.
     pin: Option<EpochPin>,
     writes: BTreeMap<ObjectId, Vec<Delta>>,
+    /// What the writes were checked against.
+    definitions: BTreeMap<ObjectId, Arc<CatalogObject>>,
     bytes: usize,
     /// Refuses writes.
     pub read_only: bool,
@@ -46,6 +50,7 @@ impl Block {
             now_us: now_us(),
             pin: None,
             writes: BTreeMap::new(),
+            definitions: BTreeMap::new(),
             bytes: 0,
             read_only: false,
             before: settings.clone(),
@@ -205,6 +210,7 @@ impl Session {
         let request = CommitRequest {
             snapshot_epoch: pin.epoch(),
             writes,
+            definitions: block.definitions.into_values().collect(),
         };
         let ack = self.server.engine.commit(request).await?;
         self.wrote(ack.epoch);
@@ -254,7 +260,7 @@ impl Session {
     ///
     /// # Errors
     /// 53200: the block holds too much.
-    pub(super) fn add_changes(&mut self, table: ObjectId, deltas: Vec<Delta>) -> Result<()> {
+    pub(super) fn add_changes(&mut self, table: &Arc<CatalogObject>, deltas: Vec<Delta>) -> Result<()> {
         let max = self.server.write_bytes_max;
         let Some(block) = self.txn.block_mut() else {
             return Err(SqlError::internal("changes outside a block"));
@@ -263,7 +269,9 @@ impl Session {
         if block.bytes > max {
             return Err(too_big(max));
         }
-        block.writes.entry(table).or_default().extend(deltas);
+        // The first definition counts: if it has changed since, the block's earlier rows were checked against another one.
+        block.definitions.entry(table.id).or_insert_with(|| Arc::clone(table));
+        block.writes.entry(table.id).or_default().extend(deltas);
         Ok(())
     }
 

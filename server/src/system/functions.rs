@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 use levee_planner::catalog::{CatalogObject, ObjectKind};
 
 use super::SystemContext;
-use super::tables::{CONSTRAINT_BASE, INDEX_BASE, NAMESPACES, object_of, type_oid, type_text};
+use super::tables::{CONSTRAINT_BASE, INDEX_BASE, object_of, type_oid, type_text};
 use crate::error::{Result, SqlError};
 use crate::types::encode::{TextStyle, value_text};
 use crate::types::input::ColumnInput;
@@ -44,16 +44,21 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("current_catalog", TEXT, |_, _| {
         Ok(Some(crate::session::DATABASE.to_owned()))
     }),
-    ("current_schema", TEXT, |_, _| Ok(Some("public".to_owned()))),
-    ("current_schemas", TEXT, |_, a| {
-        Ok(Some(
-            if arg(a, 0) == Some("t") {
-                "{pg_catalog,public}"
-            } else {
-                "{public}"
-            }
-            .to_owned(),
-        ))
+    ("current_schema", TEXT, |c, _| {
+        Ok(c.path().find(|n| !n.temporary).map(|n| n.name.clone()))
+    }),
+    ("current_schemas", TEXT, |c, a| {
+        let implied = arg(a, 0) == Some("t");
+        let mut names: Vec<&str> = c
+            .path()
+            .filter(|n| implied || !n.temporary)
+            .map(|n| n.name.as_str())
+            .collect();
+        if implied {
+            let at = names.iter().take_while(|n| n.starts_with("pg_temp_")).count();
+            names.insert(at, "pg_catalog");
+        }
+        Ok(Some(format!("{{{}}}", names.join(","))))
     }),
     ("current_user", TEXT, |c, _| Ok(Some(c.user.clone()))),
     ("session_user", TEXT, |c, _| Ok(Some(c.user.clone()))),
@@ -83,7 +88,12 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("pg_table_is_visible", BOOL, |c, a| {
         let oid = int(a, 0);
         Ok(oid.map(|oid| {
-            if object_of(c, oid).is_some() || (INDEX_BASE..CONSTRAINT_BASE).contains(&oid) {
+            let table = if (INDEX_BASE..CONSTRAINT_BASE).contains(&oid) {
+                oid - INDEX_BASE
+            } else {
+                oid
+            };
+            if object_of(c, table).is_some_and(|o| c.is_visible(o)) {
                 "t"
             } else {
                 "f"
@@ -125,15 +135,17 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
             let at = usize::try_from(column - 1).unwrap_or(0);
             return Ok(key.split(", ").nth(at).map(str::to_owned));
         }
-        let name = &object.name;
+        let (name, schema) = (&object.name, c.catalog.namespace_of(object));
         Ok(Some(format!(
-            "CREATE UNIQUE INDEX {name}_pkey ON public.{name} USING btree ({key})"
+            "CREATE UNIQUE INDEX {name}_pkey ON {schema}.{name} USING btree ({key})"
         )))
     }),
     ("pg_get_viewdef", TEXT, |c, a| {
         let object = match int(a, 0) {
             Some(oid) => object_of(c, oid),
-            None => arg(a, 0).and_then(|name| c.catalog.by_name(name)),
+            None => arg(a, 0)
+                .and_then(|name| regclass(c, name))
+                .and_then(|oid| object_of(c, oid)),
         };
         Ok(object.and_then(|o| match &o.kind {
             ObjectKind::View(v) => Some(format!(" {};", v.sql)),
@@ -188,7 +200,7 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
             } else {
                 None
             };
-            base.or_else(|| object_of(c, oid).map(|o| quote_ident(&o.name)))
+            base.or_else(|| object_of(c, oid).map(|o| c.shown(o)))
                 .unwrap_or_else(|| oid.to_string())
         }))
     }),
@@ -205,19 +217,19 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("pg_name_of_regproc", TEXT, |_, a| {
         Ok(arg(a, 0).map(|t| if t == "0" { "-".to_owned() } else { t.to_owned() }))
     }),
-    ("pg_oid_of_regnamespace", INT4, |_, a| {
+    ("pg_oid_of_regnamespace", INT4, |c, a| {
         let Some(name) = arg(a, 0) else { return Ok(None) };
-        let found = NAMESPACES.iter().find(|(_, n)| *n == name);
+        let all = c.namespaces();
+        let found = all.iter().find(|(_, n)| n == name);
         found
             .map(|(oid, _)| Some(oid.to_string()))
             .ok_or_else(|| SqlError::new("3F000", format!("schema \"{name}\" does not exist")))
     }),
-    ("pg_name_of_regnamespace", TEXT, |_, a| {
+    ("pg_name_of_regnamespace", TEXT, |c, a| {
         Ok(int(a, 0).map(|oid| {
-            NAMESPACES
-                .iter()
-                .find(|(o, _)| *o == oid)
-                .map_or_else(|| oid.to_string(), |(_, n)| (*n).to_owned())
+            let all = c.namespaces();
+            let found = all.iter().find(|(o, _)| *o == oid);
+            found.map_or_else(|| oid.to_string(), |(_, n)| quote_ident(n))
         }))
     }),
     ("pg_oid_of_regrole", INT4, |_, a| Ok(arg(a, 0).map(|_| "10".to_owned()))),
@@ -263,7 +275,8 @@ fn pretty(bytes: f64) -> String {
     format!("{v:.0} TB")
 }
 
-fn quote_ident(name: &str) -> String {
+/// An identifier as SQL text.
+pub fn quote_ident(name: &str) -> String {
     let plain = name
         .bytes()
         .enumerate()
@@ -295,16 +308,18 @@ fn regclass(c: &SystemContext, text: &str) -> Option<i32> {
     if let Ok(oid) = text.parse() {
         return Some(oid);
     }
-    let name = text.strip_prefix("public.").unwrap_or(text);
-    let name = match name.strip_prefix('"').and_then(|n| n.strip_suffix('"')) {
-        Some(quoted) => quoted.replace("\"\"", "\""),
-        None => name.to_lowercase(),
+    let (schema, name) = match qualified(text).as_slice() {
+        [name] => (None, name.clone()),
+        [schema, name] => (Some(schema.clone()), name.clone()),
+        _ => return None,
     };
-    if let Some(object) = c.catalog.by_name(&name) {
+    if let Some(object) = c.find(schema.as_deref(), &name) {
         return i32::try_from(object.id.0).ok();
     }
-    let system = name.strip_prefix("pg_catalog.").unwrap_or(&name);
-    match system {
+    if !matches!(schema.as_deref(), None | Some("pg_catalog")) {
+        return None;
+    }
+    match name.as_str() {
         "pg_class" => Some(1259),
         "pg_type" => Some(1247),
         "pg_proc" => Some(1255),
@@ -314,6 +329,27 @@ fn regclass(c: &SystemContext, text: &str) -> Option<i32> {
         "pg_database" => Some(1262),
         _ => None,
     }
+}
+
+/// The parts of a dotted name, folded unless quoted.
+fn qualified(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut quoted = false;
+    let mut chars = text.trim().chars().peekable();
+    while let Some(c) = chars.next() {
+        let Some(part) = parts.last_mut() else { break };
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                part.push('"');
+            }
+            '"' => quoted = !quoted,
+            '.' if !quoted => parts.push(String::new()),
+            c if quoted => part.push(c),
+            c => part.push(c.to_ascii_lowercase()),
+        }
+    }
+    parts
 }
 
 /// The functions for one statement.

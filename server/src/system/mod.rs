@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
 use datafusion::logical_expr::ScalarUDF;
-use levee_planner::catalog::Catalog;
+use levee_planner::catalog::{Catalog, CatalogObject, Namespace};
+use levee_planner::plan::ObjectId;
 use levee_planner::sql::{Parsed, SystemTables};
 
 use crate::server::Server;
@@ -31,6 +32,54 @@ pub struct SystemContext {
     pub settings: Vec<(String, String, &'static str)>,
     /// The statement's time.
     pub now_us: i64,
+    /// Schemas in which unqualified names are looked for.
+    pub search_path: Vec<String>,
+    /// The session's schema for temporary objects.
+    pub temporary: Option<ObjectId>,
+}
+
+impl SystemContext {
+    /// Namespaces of the search path that exist, the session's temporary one first.
+    fn path(&self) -> impl Iterator<Item = &Namespace> {
+        let own = self.temporary.and_then(|t| self.catalog.namespace(t));
+        let named = self.search_path.iter().filter_map(|s| match s.as_str() {
+            "pg_temp" => None,
+            s => self.catalog.namespace_named(s),
+        });
+        own.into_iter().chain(named)
+    }
+
+    /// The object that a name means.
+    fn find(&self, schema: Option<&str>, name: &str) -> Option<&CatalogObject> {
+        let found = match schema {
+            Some("pg_temp") => self.catalog.find(self.temporary?, name),
+            Some(s) => self.catalog.find(self.catalog.namespace_named(s)?.id, name),
+            None => self.path().find_map(|n| self.catalog.find(n.id, name)),
+        };
+        found.map(Arc::as_ref)
+    }
+
+    /// Does the object's name alone mean it?
+    fn is_visible(&self, object: &CatalogObject) -> bool {
+        self.find(None, &object.name).is_some_and(|o| o.id == object.id)
+    }
+
+    /// An object's name as SQL text that means it in this session.
+    fn shown(&self, object: &CatalogObject) -> String {
+        let name = functions::quote_ident(&object.name);
+        if self.is_visible(object) {
+            return name;
+        }
+        format!("{}.{name}", functions::quote_ident(self.catalog.namespace_of(object)))
+    }
+
+    /// All schemas: OID and name.
+    fn namespaces(&self) -> Vec<(i32, String)> {
+        let system = tables::SYSTEM_NAMESPACES.iter().map(|(oid, n)| (*oid, (*n).to_owned()));
+        let own = self.catalog.namespaces();
+        let own = own.map(|n| (i32::try_from(n.id.0).unwrap_or(0), n.name.clone()));
+        system.chain(own).collect()
+    }
 }
 
 /// The system relations as a session sees them.

@@ -25,10 +25,9 @@ pub const CONSTRAINT_BASE: i32 = 0x4000_0000;
 /// First OID of `levee_catalog`'s relations.
 const LEVEE_BASE: i32 = 13_000;
 
-/// Schemas.
-pub const NAMESPACES: &[(i32, &str)] = &[
+/// Schemas that the system fills.
+pub const SYSTEM_NAMESPACES: &[(i32, &str)] = &[
     (11, "pg_catalog"),
-    (2200, "public"),
     (13_500, "information_schema"),
     (13_400, "levee_catalog"),
 ];
@@ -253,12 +252,18 @@ fn id_of(object: &CatalogObject) -> i32 {
     i32::try_from(object.id.0).unwrap_or(0)
 }
 
+fn namespace_oid(object: &CatalogObject) -> i32 {
+    i32::try_from(object.namespace.0).unwrap_or(0)
+}
+
 fn relkind(object: &CatalogObject) -> &'static str {
     match object.kind {
         ObjectKind::Table(_) => "r",
         ObjectKind::View(_) => "v",
         ObjectKind::MaterializedView(_) => "m",
         ObjectKind::Source(_) | ObjectKind::Sink(_) => "f",
+        ObjectKind::Index(_) => "i",
+        ObjectKind::Sequence(_) => "S",
     }
 }
 
@@ -447,7 +452,7 @@ fn pg_class(context: &SystemContext) -> Made {
         add(
             id_of(o),
             o.name.clone(),
-            2200,
+            namespace_oid(o),
             relkind(o),
             o.schema().fields().len(),
             key.is_some(),
@@ -456,7 +461,7 @@ fn pg_class(context: &SystemContext) -> Made {
             add(
                 INDEX_BASE + id_of(o),
                 format!("{}_pkey", o.name),
-                2200,
+                namespace_oid(o),
                 "i",
                 key.len(),
                 false,
@@ -606,13 +611,14 @@ fn pg_constraint(context: &SystemContext) -> Made {
         let Some(key) = primary_key(o) else { continue };
         let values = [
             ("oid", (CONSTRAINT_BASE + id_of(o)).to_string()),
+            ("schema", namespace_oid(o).to_string()),
             ("name", format!("{}_pkey", o.name)),
             ("rel", id_of(o).to_string()),
             ("index", (INDEX_BASE + id_of(o)).to_string()),
             ("key", format!("{{{}}}", key_numbers(key, ","))),
         ];
         rows.push(row(
-            "$oid $name 2200 p f f t $rel 0 $index 0 0 '' '' '' t 0 t $key ~ ~ ~ ~ ~ ~ ~",
+            "$oid $name $schema p f f t $rel 0 $index 0 0 '' '' '' t 0 t $key ~ ~ ~ ~ ~ ~ ~",
             &values,
         ));
     }
@@ -668,14 +674,10 @@ pub fn pg_catalog(context: &Arc<SystemContext>, name: &str) -> Option<Made> {
             &[row("1 levee 10 0 ~ ~ ~ ~", &[])],
         ),
         "pg_namespace" => {
-            let rows: Vec<Row> = NAMESPACES
-                .iter()
-                .map(|(oid, name)| {
-                    row(
-                        "$oid $name 10 ~",
-                        &[("oid", oid.to_string()), ("name", (*name).to_owned())],
-                    )
-                })
+            let rows: Vec<Row> = context
+                .namespaces()
+                .into_iter()
+                .map(|(oid, name)| row("$oid $name 10 ~", &[("oid", oid.to_string()), ("name", name)]))
                 .collect();
             build("oid:o nspname:t nspowner:o nspacl:t", &rows)
         }
@@ -781,11 +783,12 @@ fn lists(context: &SystemContext, name: &str) -> Made {
     let some = |s: &str| Some(s.to_owned());
     let mut rows = Vec::new();
     for o in context.catalog.objects() {
+        let schema = context.catalog.namespace_of(o).to_owned();
         match (name, &o.kind) {
             ("pg_tables", ObjectKind::Table(t)) => {
                 let key = if t.primary_key.is_empty() { "f" } else { "t" };
                 rows.push(vec![
-                    some("public"),
+                    Some(schema.clone()),
                     some(&o.name),
                     some(user),
                     None,
@@ -796,11 +799,11 @@ fn lists(context: &SystemContext, name: &str) -> Made {
                 ]);
             }
             ("pg_views", ObjectKind::View(v)) => {
-                rows.push(vec![some("public"), some(&o.name), some(user), some(&v.sql)])
+                rows.push(vec![Some(schema.clone()), some(&o.name), some(user), some(&v.sql)])
             }
             ("pg_matviews", ObjectKind::MaterializedView(v)) => {
                 rows.push(vec![
-                    some("public"),
+                    Some(schema.clone()),
                     some(&o.name),
                     some(user),
                     None,
@@ -817,11 +820,11 @@ fn lists(context: &SystemContext, name: &str) -> Made {
                     .collect();
                 let n = &o.name;
                 let sql = format!(
-                    "CREATE UNIQUE INDEX {n}_pkey ON public.{n} USING btree ({})",
+                    "CREATE UNIQUE INDEX {n}_pkey ON {schema}.{n} USING btree ({})",
                     columns.join(", ")
                 );
                 rows.push(vec![
-                    some("public"),
+                    Some(schema.clone()),
                     some(n),
                     Some(format!("{n}_pkey")),
                     None,
@@ -850,24 +853,25 @@ pub fn information_schema(context: &Arc<SystemContext>, name: &str) -> Option<Ma
     let mut rows = Vec::new();
     let columns = match name {
         "schemata" => {
-            for (_, schema) in NAMESPACES {
-                rows.push(vec![some("dev"), some(schema), Some(context.user.clone())]);
+            for (_, schema) in context.namespaces() {
+                rows.push(vec![some("dev"), Some(schema), Some(context.user.clone())]);
             }
             "catalog_name:t schema_name:t schema_owner:t"
         }
         "tables" => {
             for o in context.catalog.objects() {
+                let schema = context.catalog.namespace_of(o).to_owned();
                 let kind = match o.kind {
                     ObjectKind::Table(_) => "BASE TABLE",
                     ObjectKind::View(_) => "VIEW",
                     // PostgreSQL leaves materialized views out.
-                    ObjectKind::MaterializedView(_) => continue,
+                    ObjectKind::MaterializedView(_) | ObjectKind::Index(_) | ObjectKind::Sequence(_) => continue,
                     ObjectKind::Source(_) | ObjectKind::Sink(_) => "FOREIGN",
                 };
                 let insertable = if kind == "BASE TABLE" { "YES" } else { "NO" };
                 rows.push(vec![
                     some("dev"),
-                    some("public"),
+                    Some(schema.clone()),
                     some(&o.name),
                     some(kind),
                     some(insertable),
@@ -879,9 +883,10 @@ pub fn information_schema(context: &Arc<SystemContext>, name: &str) -> Option<Ma
         "views" => {
             for o in context.catalog.objects() {
                 if let ObjectKind::View(v) = &o.kind {
+                    let schema = context.catalog.namespace_of(o).to_owned();
                     rows.push(vec![
                         some("dev"),
-                        some("public"),
+                        Some(schema.clone()),
                         some(&o.name),
                         some(&v.sql),
                         some("NONE"),
@@ -893,15 +898,19 @@ pub fn information_schema(context: &Arc<SystemContext>, name: &str) -> Option<Ma
         }
         "columns" => {
             for o in context.catalog.objects() {
-                if matches!(o.kind, ObjectKind::MaterializedView(_)) {
+                if matches!(
+                    o.kind,
+                    ObjectKind::MaterializedView(_) | ObjectKind::Index(_) | ObjectKind::Sequence(_)
+                ) {
                     continue;
                 }
+                let schema = context.catalog.namespace_of(o);
                 rows.extend(
                     o.schema()
                         .fields()
                         .iter()
                         .enumerate()
-                        .map(|(c, f)| information_column(o, c, f)),
+                        .map(|(c, f)| information_column(o, schema, c, f)),
                 );
             }
             "table_catalog:t table_schema:t table_name:t column_name:t ordinal_position:i column_default:t is_nullable:t data_type:t \
@@ -910,13 +919,14 @@ pub fn information_schema(context: &Arc<SystemContext>, name: &str) -> Option<Ma
         }
         "table_constraints" => {
             for o in context.catalog.objects().filter(|o| primary_key(o).is_some()) {
+                let schema = context.catalog.namespace_of(o).to_owned();
                 let key = format!("{}_pkey", o.name);
                 rows.push(vec![
                     some("dev"),
-                    some("public"),
+                    Some(schema.clone()),
                     Some(key),
                     some("dev"),
-                    some("public"),
+                    Some(schema.clone()),
                     some(&o.name),
                     some("PRIMARY KEY"),
                     some("NO"),
@@ -928,13 +938,14 @@ pub fn information_schema(context: &Arc<SystemContext>, name: &str) -> Option<Ma
         }
         "key_column_usage" => {
             for o in context.catalog.objects() {
+                let schema = context.catalog.namespace_of(o).to_owned();
                 for (i, &c) in primary_key(o).unwrap_or_default().iter().enumerate() {
                     rows.push(vec![
                         some("dev"),
-                        some("public"),
+                        Some(schema.clone()),
                         Some(format!("{}_pkey", o.name)),
                         some("dev"),
-                        some("public"),
+                        Some(schema.clone()),
                         some(&o.name),
                         some(o.schema().field(c).name()),
                         Some((i + 1).to_string()),
@@ -955,7 +966,7 @@ pub fn information_schema(context: &Arc<SystemContext>, name: &str) -> Option<Ma
     Some(build(columns, &rows))
 }
 
-fn information_column(object: &CatalogObject, c: usize, field: &Field) -> Row {
+fn information_column(object: &CatalogObject, schema: &str, c: usize, field: &Field) -> Row {
     let some = |s: &str| Some(s.to_owned());
     let full = pg_type_name(field);
     let base = full.split('(').next().unwrap_or(&full);
@@ -984,7 +995,7 @@ fn information_column(object: &CatalogObject, c: usize, field: &Field) -> Row {
         .or((type_id == 1082).then(|| "0".to_owned()));
     vec![
         some("dev"),
-        some("public"),
+        some(schema),
         some(&object.name),
         some(field.name()),
         Some((c + 1).to_string()),

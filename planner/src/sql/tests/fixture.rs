@@ -35,6 +35,7 @@ pub(super) fn binder(catalog: &Arc<Catalog>) -> Binder {
             now_us: 1_700_000_000_000_000,
             user: "tester".into(),
             parallelism: 1,
+            ..BindSettings::default()
         },
         extra_udfs: Vec::new(),
         base: None,
@@ -51,8 +52,15 @@ pub(super) fn bind(catalog: &Arc<Catalog>, sql: &str) -> Result<Statement> {
 /// Applies DDL to a catalog.
 pub(super) fn ddl(catalog: &mut Arc<Catalog>, sql: &str) -> Result<()> {
     let ops = match bind(catalog, sql)? {
-        Statement::Create { object, .. } => vec![CatalogOp::Create(*object)],
-        Statement::Drop { objects, .. } => objects.into_iter().map(CatalogOp::Drop).collect(),
+        Statement::Create { object, also, .. } => {
+            let object = [CatalogOp::Create(*object)];
+            object.into_iter().chain(also).collect()
+        }
+        Statement::Drop { objects, also, .. } => also
+            .into_iter()
+            .chain(objects.into_iter().map(CatalogOp::Drop))
+            .collect(),
+        Statement::Alter(alter) => alter.ops,
         other => panic!("{sql} is not DDL: {other:?}"),
     };
     let mut next = catalog.as_ref().clone();

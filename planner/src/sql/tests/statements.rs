@@ -6,7 +6,7 @@ use arrow::datatypes::DataType;
 use datafusion::scalar::ScalarValue;
 
 use super::fixture::{Fixture, bind, binder, columns, ddl, error};
-use crate::catalog::{Catalog, ObjectKind};
+use crate::catalog::{Catalog, CatalogOp, ObjectKind};
 use crate::sql::{DmlKind, Statement, bind_params, parse, types};
 
 /// What a statement becomes, in a line.
@@ -39,15 +39,39 @@ fn outcome(catalog: &Arc<Catalog>, sql: &str) -> String {
         Ok(Statement::Dml(d)) => format!("{:?} ({}) {:?}", d.kind, columns(&d.query.schema), d.query.params),
         Ok(Statement::ExplainQuery { analyze, .. }) => format!("explain analyze={analyze}"),
         Ok(Statement::Explain { lines }) => format!("explain {} lines", lines.len().min(1)),
-        Ok(Statement::Drop { objects, tag, notices }) => {
+        Ok(Statement::Drop {
+            objects, tag, notices, ..
+        }) => {
             let names: Vec<&str> = objects
                 .iter()
                 .map(|id| catalog.get(*id).unwrap().name.as_str())
                 .collect();
             format!("{tag} {} {notices:?}", names.join(","))
         }
+        Ok(Statement::Alter(alter)) => {
+            let ops: Vec<String> = alter.ops.iter().map(|op| change(op, catalog)).collect();
+            format!(
+                "{} [{}] {:?} requires {}",
+                alter.tag,
+                ops.join(", "),
+                alter.notices,
+                alter.requires.len()
+            )
+        }
         Ok(Statement::Prepare { name, types, statement }) => format!("Prepare {name} {types:?} {}", statement.text),
         Ok(other) => format!("{other:?}"),
+    }
+}
+
+/// A change of the catalog in a few words.
+fn change(op: &CatalogOp, catalog: &Catalog) -> String {
+    match op {
+        CatalogOp::Create(o) => format!("create {} {}", o.kind_name(), o.name),
+        CatalogOp::Drop(id) => format!("drop {}", catalog.get(*id).map_or("?", |o| &o.name)),
+        CatalogOp::Replace(o) => format!("replace {} {} ({})", o.kind_name(), o.name, columns(o.schema())),
+        CatalogOp::PutNamespace(n) => format!("schema {}", n.name),
+        CatalogOp::DropNamespace(id) => format!("drop schema {}", id.0),
+        CatalogOp::Sequence(id, state) => format!("sequence {} {state:?}", id.0),
     }
 }
 
@@ -372,5 +396,57 @@ fn literals_of_an_insert_are_read_as_the_general_path_reads_them() {
             let general = f.answer(&format!("INSERT INTO t ({column}) VALUES (({cell}))"));
             assert_eq!(direct.split(" @").next(), general.split(" @").next(), "{column} {cell}");
         }
+    }
+}
+
+#[test]
+fn stored_queries_go_on_meaning_the_same_relations() {
+    let mut c = catalog(&[
+        "CREATE TABLE t (id int PRIMARY KEY, a bigint)",
+        "CREATE VIEW v AS SELECT t.id, t.a FROM t WHERE a > 1",
+        "CREATE VIEW w AS SELECT * FROM v",
+        "CREATE SCHEMA s",
+        "ALTER TABLE t RENAME TO t2",
+        "ALTER TABLE t2 RENAME COLUMN a TO b",
+        "ALTER TABLE t2 SET SCHEMA s",
+        "ALTER VIEW v RENAME COLUMN a TO c",
+        // Takes the old name, and is not what the view means.
+        "CREATE TABLE t (other text)",
+    ]);
+    let read = |c: &Arc<Catalog>, sql: &str| match bind(c, sql) {
+        Ok(Statement::Query(q)) => (columns(&q.schema), q.reads),
+        other => panic!("{other:?}"),
+    };
+    let moved = c.objects().find(|o| o.name == "t2").unwrap().id;
+    assert_eq!(
+        read(&c, "SELECT * FROM w"),
+        ("id integer not null, a bigint".to_owned(), vec![moved])
+    );
+    assert_eq!(
+        read(&c, "SELECT * FROM v"),
+        ("id integer not null, c bigint".to_owned(), vec![moved])
+    );
+    assert_eq!(read(&c, "SELECT b FROM s.t2"), ("b bigint".to_owned(), vec![moved]));
+    let e = bind(&c, "DROP SCHEMA s").unwrap_err();
+    assert_eq!(e.code, "2BP01");
+    ddl(&mut c, "DROP SCHEMA s CASCADE").unwrap();
+    assert!(c.by_name("v").is_none() && c.by_name("w").is_none() && c.by_name("t").is_some());
+    assert!(c.namespace_named("s").is_none());
+}
+
+#[test]
+fn the_search_path_decides() {
+    let c = catalog(&["CREATE SCHEMA s", "CREATE TABLE t (a int)", "CREATE TABLE s.t (b int)"]);
+    let mut binder = binder(&c);
+    binder.settings.search_path = vec!["nosuch".to_owned(), "s".to_owned(), "public".to_owned()];
+    let parsed = parse("SELECT * FROM t").unwrap();
+    match binder.bind(&parsed[0], &[]) {
+        Ok(Statement::Query(q)) => assert_eq!(columns(&q.schema), "b integer"),
+        other => panic!("{other:?}"),
+    }
+    let parsed = parse("CREATE TABLE x (a int)").unwrap();
+    match binder.bind(&parsed[0], &[]) {
+        Ok(Statement::Create { object, .. }) => assert_eq!(c.namespace_of(&object), "s"),
+        other => panic!("{other:?}"),
     }
 }

@@ -86,7 +86,7 @@ impl Lowering<'_> {
                 all,
                 props::leaf(true, Vec::new(), None),
             ),
-            ObjectKind::View(_) | ObjectKind::Sink(_) => {
+            ObjectKind::View(_) | ObjectKind::Sink(_) | ObjectKind::Index(_) | ObjectKind::Sequence(_) => {
                 return Err(PlanError::internal(format!(
                     "{} \"{}\" stands in a plan",
                     object.kind_name(),
