@@ -62,8 +62,6 @@ impl Change {
 /// A step's changes.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    /// Last epoch of the step.
-    pub(crate) epoch: u64,
     /// Rows before and after.
     pub(crate) batch: RecordBatch,
     /// Changes in key order.
@@ -75,7 +73,7 @@ impl Changes {
     ///
     /// # Errors
     /// A retraction in an append-only stream; two rows with one key: facts that the planner promised do not hold.
-    pub(crate) fn new(epoch: u64, delta: &Delta, key: &[usize], mode: SinkMode) -> Result<Self> {
+    pub(crate) fn new(delta: &Delta, key: &[usize], mode: SinkMode) -> Result<Self> {
         let changes = match (mode, key) {
             (SinkMode::AppendOnly, _) => {
                 if delta.diff_iter().any(|d| d < 0) {
@@ -92,7 +90,6 @@ impl Changes {
             (SinkMode::Upsert, key) => Self::keyed(delta, key)?,
         };
         Ok(Self {
-            epoch,
             batch: delta.batch.clone(),
             changes,
         })
@@ -179,7 +176,7 @@ mod tests {
     }
 
     fn ops(rows: &[(i64, i64, i64)], key: &[usize], mode: SinkMode) -> Vec<(Op, usize)> {
-        let changes = Changes::new(1, &delta(rows), key, mode).unwrap();
+        let changes = Changes::new(&delta(rows), key, mode).unwrap();
         changes.changes.iter().map(|c| (c.op, c.row())).collect()
     }
 
@@ -207,8 +204,8 @@ mod tests {
 
     #[test]
     fn broken_promises_are_found() {
-        assert!(Changes::new(1, &delta(&[(1, 1, 1), (1, 2, 1)]), &[0], SinkMode::Upsert).is_err());
-        assert!(Changes::new(1, &delta(&[(1, 1, 2)]), &[0], SinkMode::Upsert).is_err());
-        assert!(Changes::new(1, &delta(&[(1, 1, -1)]), &[], SinkMode::AppendOnly).is_err());
+        assert!(Changes::new(&delta(&[(1, 1, 1), (1, 2, 1)]), &[0], SinkMode::Upsert).is_err());
+        assert!(Changes::new(&delta(&[(1, 1, 2)]), &[0], SinkMode::Upsert).is_err());
+        assert!(Changes::new(&delta(&[(1, 1, -1)]), &[], SinkMode::AppendOnly).is_err());
     }
 }

@@ -90,11 +90,6 @@ impl StopWatch {
         Self(watch::Sender::new(false).subscribe())
     }
 
-    /// It was told.
-    pub fn stopped(&self) -> bool {
-        *self.0.borrow()
-    }
-
     /// Runs `work` until it is done, the time is up, or the sink is stopped.
     ///
     /// # Errors
@@ -375,7 +370,7 @@ impl Worker {
                 self.reopen()?;
             }
             if !self.has(result.from, to)? {
-                let changes = Changes::new(to.epoch, &output, &self.key, self.mode);
+                let changes = Changes::new(&output, &self.key, self.mode);
                 let changes = changes.map_err(|e| TargetError::Lost(e.to_string()))?;
                 self.gathered_bytes += changes.bytes();
                 self.gathered.push(changes);

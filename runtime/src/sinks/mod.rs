@@ -25,7 +25,10 @@
 mod blackhole;
 mod changes;
 pub mod delivery;
+mod file;
+mod format;
 mod journal;
+mod postgres;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +38,7 @@ use levee_planner::catalog::SinkDef;
 
 use crate::{Result, RuntimeError};
 pub(crate) use changes::Changes;
-pub use delivery::{Delivery, Phase, Status};
+pub use delivery::Delivery;
 pub use journal::Journal;
 
 /// How far a target has come: everything up to here is there, nothing beyond.
@@ -158,9 +161,11 @@ impl Delivering {
 ///
 /// # Errors
 /// The options cannot be used.
-pub fn target(def: &SinkDef, _stop: delivery::StopWatch) -> Result<Box<dyn Target>> {
+pub fn target(def: &SinkDef, stop: delivery::StopWatch) -> Result<Box<dyn Target>> {
     Ok(match def.connector.as_str() {
         "blackhole" => Box::new(blackhole::Blackhole),
+        "file" => Box::new(file::FileTarget::new(def, stop)?),
+        "postgres" => Box::new(postgres::PostgresTarget::new(def, stop)?),
         other => return Err(unknown(other)),
     })
 }
@@ -173,12 +178,22 @@ pub fn target(def: &SinkDef, _stop: delivery::StopWatch) -> Result<Box<dyn Targe
 pub fn check(def: &SinkDef) -> Result<()> {
     match def.connector.as_str() {
         "blackhole" => Ok(()),
+        "file" => file::check(def),
+        "postgres" => postgres::check(def),
         other => Err(unknown(other)),
     }
 }
 
 fn unknown(connector: &str) -> RuntimeError {
     RuntimeError::user("0A000", format!("sink connector \"{connector}\" is not supported"))
+}
+
+/// A runtime for one sink's own thread.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| RuntimeError::internal(format!("cannot make a sink's runtime: {e}")))
 }
 
 /// The name under which a sink's marker is kept at the target.

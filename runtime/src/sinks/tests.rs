@@ -13,7 +13,7 @@ use levee_storage::fs::OsFs;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::delivery::{DeliverySpec, Outcome};
+use super::delivery::{DeliverySpec, Outcome, Phase};
 use super::*;
 use crate::Delta;
 use crate::dataflow::{StateDelta, StepResult};
