@@ -299,11 +299,12 @@ impl CatalogObject {
         }
     }
 
-    /// The stream plan of a materialized view or sink.
+    /// The stream plan of a materialized view, a sink, or a table with a connector.
     pub fn stream_plan(&self) -> Option<&StreamPlan> {
         match &self.kind {
             ObjectKind::MaterializedView(v) => Some(&v.plan),
             ObjectKind::Sink(s) => Some(&s.plan),
+            ObjectKind::Table(t) => t.ingest.as_ref().map(|i| &i.plan),
             _ => None,
         }
     }

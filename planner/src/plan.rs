@@ -165,6 +165,13 @@ pub enum StreamOp {
     },
     /// Bag union of inputs with equal column types.
     Union,
+    /// The newest record of each key is its row. Input 0: rows, each followed by whether it deletes its key and by its place in the
+    /// source's order (`boolean`, `bigint`, `bigint`). Input 1, if there is one: a table's own writes, as changes of rows, which are
+    /// newer than the step's records.
+    Upsert {
+        /// Key columns, in key order.
+        key: Vec<usize>,
+    },
     /// Redistribution of the input; becomes an edge of the fragment graph.
     Exchange {
         /// How rows find their task.

@@ -19,6 +19,7 @@
 //! | `Join` | inner, left, full, semi or anti join |
 //! | `TopN` | first rows of each partition, or their numbers |
 //! | `Union` | bag union |
+//! | `Upsert` | the newest record of each key |
 //! | `Exchange` | redistribution between tasks: hash, single, broadcast or forward |
 //! | `Receive` | the other end of an exchange, in the list of fragments |
 //!
@@ -33,7 +34,7 @@ use crate::plan::{AggCall, ExchangeKind, JoinKind, SortKey, StreamNode, StreamOp
 
 /// The names that stand for operators in EXPLAIN; they stay, because people and scripts read them.
 #[cfg(test)]
-pub(super) const NODE_NAMES: [&str; 11] = [
+pub(super) const NODE_NAMES: [&str; 12] = [
     "Scan",
     "Source",
     "Values",
@@ -43,6 +44,7 @@ pub(super) const NODE_NAMES: [&str; 11] = [
     "Join",
     "TopN",
     "Union",
+    "Upsert",
     "Exchange",
     "Receive",
 ];
@@ -99,6 +101,7 @@ fn node_name(node: &StreamNode) -> &'static str {
         StreamOp::Join { .. } => "Join",
         StreamOp::TopN { .. } => "TopN",
         StreamOp::Union => "Union",
+        StreamOp::Upsert { .. } => "Upsert",
         StreamOp::Exchange { .. } => "Exchange",
         StreamOp::Receive { .. } => "Receive",
     }
@@ -219,6 +222,7 @@ fn describe(node: &StreamNode) -> String {
             parts.join(" ")
         }
         StreamOp::Union => String::new(),
+        StreamOp::Upsert { key } => format!("key=[{}]", names(key, &node.schema)),
         StreamOp::Exchange { kind } => routing(kind),
         StreamOp::Receive { edge } => edge.to_string(),
     }

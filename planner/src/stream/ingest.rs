@@ -1,4 +1,11 @@
 //! The plan of a table that takes rows from a connector.
+//!
+//! ```text
+//!   without a key:  Union  ─ Source, Scan of the table's own writes
+//!   with one:       Upsert ─ hash ─ Source;  hash ─ Scan of the table's own writes
+//! ```
+//!
+//! With a key, a record replaces the row of its key whatever the FORMAT, as a write would.
 
 use std::sync::Arc;
 
@@ -15,32 +22,37 @@ use crate::{PlanError, Result};
 /// 0A000 for what tables cannot ingest.
 pub fn plan_ingest(table: ObjectId, name: &str, def: &SourceDef) -> Result<StreamPlan> {
     let projection: Vec<usize> = (0..def.schema.fields().len()).collect();
-    if !def.key.is_empty() {
-        return Err(
-            PlanError::unsupported("a table with a connector and a primary key is not supported")
-                .hint("Leave the key out, or CREATE SOURCE with a view over it."),
-        );
-    }
-    let source = Rel::leaf(
-        RelOp::Source {
-            source: table,
-            name: name.to_owned(),
-            projection: projection.clone(),
-        },
-        Arc::clone(&def.schema),
-        props::leaf(true, Vec::new(), None),
-    );
     let writes = Rel::leaf(
         RelOp::Scan {
             relation: table,
             name: name.to_owned(),
-            projection,
+            projection: projection.clone(),
         },
         Arc::clone(&def.schema),
         props::leaf(false, Vec::new(), None),
     );
+    let rows = if def.key.is_empty() {
+        let source = Rel::leaf(
+            RelOp::Source {
+                source: table,
+                name: name.to_owned(),
+                projection,
+            },
+            Arc::clone(&def.schema),
+            props::leaf(true, Vec::new(), None),
+        );
+        Rel::union(vec![source, writes], Arc::clone(&def.schema))
+    } else if def.connector == "kafka" {
+        Rel::keyed_source((table, name), def, &projection, Some(writes))?
+    } else {
+        return Err(PlanError::unsupported(format!(
+            "a primary key of a table with connector \"{}\" is not supported",
+            def.connector
+        ))
+        .hint("Leave the key out, or CREATE SOURCE with a view over it."));
+    };
     Ok(StreamPlan {
         version: PLAN_VERSION,
-        root: place::place(Rel::union(vec![source, writes], Arc::clone(&def.schema)))?,
+        root: place::place(rows)?,
     })
 }

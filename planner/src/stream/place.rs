@@ -8,6 +8,7 @@
 //! | values | – | one task |
 //! | map | – | as it came, in its own columns |
 //! | aggregate, top-N | hash of the group or partition columns; without any: one task | the same |
+//! | upsert | hash of the key on all inputs | the same |
 //! | join on keys | hash of the keys on both sides | the same, by the keys of either side |
 //! | join without keys | one task, since no key can say who keeps a row | one task |
 //! | union | one-task inputs are hashed by whole row beside spread ones | spread, or what all inputs share |
@@ -145,6 +146,12 @@ impl Placing {
             }
             RelOp::Join(join) => self.join(inputs, join, &facts),
             RelOp::Union => Ok(self.union(inputs, &facts)),
+            RelOp::Upsert { key } => {
+                let hashed = inputs.into_iter().map(|(node, place)| self.hashed(node, &place, &key));
+                let inputs = hashed.collect();
+                let place = Place::Hash(vec![key.clone()]);
+                Ok((self.node(StreamOp::Upsert { key }, inputs, &facts), place))
+            }
         }
     }
 

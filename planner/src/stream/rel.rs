@@ -21,6 +21,7 @@ use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, IsNot
 use datafusion::physical_expr::utils::collect_columns;
 
 use super::props;
+use crate::catalog::SourceDef;
 use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps};
 use crate::{PlanError, Result};
 
@@ -69,6 +70,9 @@ pub(super) enum RelOp {
         row_number: bool,
     },
     Union,
+    Upsert {
+        key: Vec<usize>,
+    },
 }
 
 /// The parameters of a join.
@@ -314,6 +318,51 @@ impl Rel {
             schema,
             props,
         }
+    }
+
+    /// The rows of a source of keyed changes, with the columns `columns` of its schema (which hold the key): the newest record of each key.
+    /// `writes` are a table's own, with the same columns.
+    ///
+    /// # Errors
+    /// The source has no key, or it is not among the columns.
+    pub fn keyed_source(
+        (source, name): (ObjectId, &str),
+        def: &SourceDef,
+        columns: &[usize],
+        writes: Option<Self>,
+    ) -> Result<Self> {
+        let place = |c: &usize| columns.iter().position(|x| x == c);
+        let key: Option<Vec<usize>> = def.key.iter().map(place).collect();
+        let key = key
+            .filter(|k| !k.is_empty())
+            .ok_or_else(|| PlanError::internal("a source of keyed changes without its key"))?;
+        let width = def.schema.fields().len();
+        let rows: Vec<FieldRef> = columns.iter().map(|&c| Arc::clone(&def.schema.fields()[c])).collect();
+        // A delete has only its key.
+        let loose = |f: &FieldRef| Arc::new(f.as_ref().clone().with_nullable(true));
+        let hidden = [
+            ("_delete", DataType::Boolean),
+            ("_lane", DataType::Int64),
+            ("_offset", DataType::Int64),
+        ];
+        let hidden = hidden.map(|(name, data_type)| Arc::new(Field::new(name, data_type, false)));
+        let fields: Vec<FieldRef> = rows.iter().map(loose).chain(hidden).collect();
+        let records = Self::leaf(
+            RelOp::Source {
+                source,
+                name: name.to_owned(),
+                projection: columns.iter().copied().chain(width..width + 3).collect(),
+            },
+            Arc::new(Schema::new(fields)),
+            props::leaf(true, Vec::new(), None),
+        );
+        let props = props::leaf(false, vec![key.clone()], None);
+        Ok(Self {
+            op: RelOp::Upsert { key },
+            inputs: std::iter::once(records).chain(writes).collect(),
+            schema: Arc::new(Schema::new(rows)),
+            props,
+        })
     }
 
     /// Derives the facts again after an operator below, or a parameter, was tightened.

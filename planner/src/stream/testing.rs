@@ -19,7 +19,7 @@ impl SystemTables for NoSystem {
     }
 }
 
-/// Tables `t`, `u`, `pair` (keyed) and `bag` (no key); Nexmark's sources `person`, `auction`, `bid`; a materialized view `per_bidder`.
+/// Tables `t`, `u`, `pair` (keyed) and `bag` (no key); the source `account` of keyed changes; Nexmark's sources `person`, `auction`, `bid`; a materialized view `per_bidder`.
 pub(crate) fn catalog() -> Arc<Catalog> {
     let mut catalog = Catalog::default();
     let int = |n: &str, nullable| Field::new(n, DataType::Int32, nullable);
@@ -49,6 +49,17 @@ pub(crate) fn catalog() -> Arc<Catalog> {
         "pair",
         vec![int("x", false), int("y", false), text("v")],
         vec![0, 1],
+    );
+    keyed_source(
+        &mut catalog,
+        "account",
+        vec![
+            text("note"),
+            Field::new("id", DataType::Int64, false),
+            text("owner"),
+            big("balance"),
+        ],
+        vec![1],
     );
     source(
         &mut catalog,
@@ -106,6 +117,24 @@ fn table(catalog: &mut Catalog, name: &str, fields: Vec<Field>, primary_key: Vec
             ingest: None,
             constraints: Default::default(),
             generated: Default::default(),
+        }),
+    );
+}
+
+/// A source of keyed changes.
+fn keyed_source(catalog: &mut Catalog, name: &str, fields: Vec<Field>, key: Vec<usize>) {
+    add(
+        catalog,
+        name,
+        ObjectKind::Source(SourceDef {
+            schema: Arc::new(Schema::new(fields)),
+            connector: "kafka".to_string(),
+            options: Default::default(),
+            format: SourceFormat::Upsert,
+            encode: Encoding::Json,
+            encode_options: Default::default(),
+            includes: Default::default(),
+            key,
         }),
     );
 }

@@ -93,6 +93,11 @@ fn goldens_nexmark() {
 }
 
 #[test]
+fn goldens_keyed() {
+    golden("keyed");
+}
+
+#[test]
 fn goldens_refused() {
     golden("refused");
 }
@@ -100,7 +105,7 @@ fn goldens_refused() {
 #[test]
 fn explain_names_stand_in_its_documentation_and_in_a_golden() {
     let documentation = include_str!("explain.rs");
-    let goldens: String = ["basic", "joins", "topn", "nexmark"]
+    let goldens: String = ["basic", "joins", "keyed", "topn", "nexmark"]
         .iter()
         .map(|n| read_golden(n))
         .collect();

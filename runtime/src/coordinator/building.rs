@@ -92,7 +92,7 @@ impl Control {
         if !backfill.pinned {
             let mut pins = Vec::new();
             for input in &region.inputs {
-                pins.push((*input, self.pin(*input)?));
+                pins.push((*input, self.pin(id, *input)?));
             }
             let Some(region) = self.regions.get_mut(&id) else {
                 return Ok(());
@@ -126,8 +126,8 @@ impl Control {
         Ok(())
     }
 
-    fn pin(&self, input: ObjectId) -> Result<Pin> {
-        if let Some(source) = self.sources.get(&input) {
+    fn pin(&self, id: ObjectId, input: ObjectId) -> Result<Pin> {
+        if let Some(source) = self.source_of(id, input) {
             let mut ranges = source.state.history();
             ranges.iter_mut().for_each(|r| r.exact = !source.keyed);
             return Ok(Pin::Source {

@@ -14,6 +14,7 @@ use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
 
 use super::checkpointer::{CheckpointDone, Job};
+use super::dead_letters::{DEAD_LETTERS, LetterBook};
 use super::record::EpochRecord;
 use super::region::{Frozen, RegionCtl, Timeline};
 use super::sequencer::Request;
@@ -24,10 +25,13 @@ use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
 use crate::relation::Relation;
+use crate::sources::DeadLetter;
 use crate::{Delta, Result, RuntimeError};
 
 /// How often runs are folded.
 pub(super) const FOLD_EVERY: Duration = Duration::from_millis(50);
+/// Pause after the log did not take what sources brought.
+const LOG_RETRY: Duration = Duration::from_millis(200);
 /// Sleep when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 /// Up to this many regions, debug builds check after each event that no region was forgotten.
@@ -47,6 +51,12 @@ pub enum Event {
     CutFailed,
     /// A source's driver has something to cut, or its status has changed.
     SourceReady,
+    /// Records of a source that could not be decoded.
+    DeadLetters(ObjectId, Vec<DeadLetter>),
+    /// The log did not take these dead letters.
+    LettersFailed(Vec<Delta>),
+    /// A building view lacks records that compaction has taken; all that replaced them are in this split before this offset.
+    Compacted(ObjectId, u32, u64),
     /// A region finished a step.
     StepDone(ObjectId, Box<StepResult>),
     /// A sink's step is at its target.
@@ -89,6 +99,11 @@ pub struct Control {
     pub(super) last_fold: Instant,
     pub(super) fold_running: bool,
     pub(super) cut_pending: bool,
+    /// The log did not take the last cut: none before this time.
+    pub(super) cut_after: Option<Instant>,
+    pub(super) letters: LetterBook,
+    /// Regions that wait for what replaces records that compaction took.
+    pub(super) awaiting: BTreeSet<ObjectId>,
     pub(super) stopping: Option<tokio::sync::oneshot::Sender<()>>,
     /// A source could be cut if it had records now, and is to be asked again after this time.
     pub(super) poll_sources: Option<Duration>,
@@ -155,6 +170,9 @@ impl Control {
             last_fold: now,
             fold_running: false,
             cut_pending: false,
+            cut_after: None,
+            letters: LetterBook::default(),
+            awaiting: BTreeSet::new(),
             stopping: None,
             poll_sources: None,
             work: WorkSets::default(),
@@ -196,6 +214,9 @@ impl Control {
         } else if self.changed_since_tick && !self.checkpoint_running {
             due(self.last_tick + Duration::from_millis(self.shared.config.checkpoint_interval_ms));
         }
+        if let Some(at) = self.cut_after {
+            due(at);
+        }
         if !self.fold_running && !self.work.foldable.is_empty() {
             due(self.last_fold + FOLD_EVERY);
         }
@@ -205,7 +226,16 @@ impl Control {
     pub(super) fn handle(&mut self, event: Event) {
         match event {
             Event::Epoch { record, seq } => self.on_epoch(&record, seq),
-            Event::CutFailed => self.cut_pending = false,
+            Event::CutFailed => {
+                self.cut_pending = false;
+                self.cut_after = Some(Instant::now() + LOG_RETRY);
+            }
+            Event::DeadLetters(id, letters) => self.take_letters(id, letters),
+            Event::LettersFailed(deltas) => {
+                self.letters_failed(deltas);
+                self.cut_after = Some(Instant::now() + LOG_RETRY);
+            }
+            Event::Compacted(id, split, end) => self.await_replacements(id, split, end),
             // Whatever it is, `settle` looks.
             Event::SourceReady => {}
             Event::StepDone(id, result) => {
@@ -286,6 +316,9 @@ impl Control {
         for (table, delta) in &record.writes {
             let behind = self.regions.get(table).is_some_and(|r| r.submitted() < record.epoch);
             if behind {
+                if *table == DEAD_LETTERS {
+                    self.letters_durable(delta);
+                }
                 let queue = self.table_writes.entry(*table).or_default();
                 match queue.back_mut() {
                     Some((epoch, deltas)) if *epoch == record.epoch => deltas.push(delta.clone()),
@@ -411,6 +444,7 @@ impl Control {
             let relation_seq = region.relation.as_ref().map_or(0, |r| r.seq());
             region.frozen_relation_seq = relation_seq;
             let meta = region.encode_meta(step.backfill);
+            self.letters.step_frozen();
             self.frozen.push(Frozen {
                 region: id,
                 epoch: step.to,

@@ -15,6 +15,7 @@ mod changes;
 mod checkpointer;
 pub mod clock;
 mod control;
+mod dead_letters;
 mod delivering;
 mod objects;
 mod record;
@@ -551,10 +552,15 @@ impl Engine {
     /// epoch, checkpoint_epoch, lag_epochs, steps, runs, rows, bytes, state_bytes), `tasks`(region, fragment, task, incarnation,
     /// epoch, rows_in, rows_out, state_bytes), `epochs`(epoch, timestamp, tables, rows), `checkpoints`(number, epoch, regions, files,
     /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total), `stream_errors`(job, name, expression,
-    /// message, count, last_epoch), `sources`(id, name, connector, split, offset, finished), `sinks`(id, name, connector, status, error,
+    /// message, count, last_epoch), `sources`(id, name,
+    /// connector, split, offset, finished, partition, end_offset, lag, status, error, dead_letters), `dead_letters`(source_id, source, partition, offset, reason,
+    /// bytes, key, timestamp), `sinks`(id, name, connector, status, error,
     /// epoch, delivered_epoch, lag_epochs, lag_ms, gathered_bytes).
     pub fn status(&self, relation: &str) -> Vec<StatusRow> {
         let (reply, answer) = mpsc::sync_channel(1);
+        if relation == "dead_letters" {
+            return self.dead_letters();
+        }
         if self.events.send(Event::Status(relation.to_owned(), reply)).is_err() {
             return Vec::new();
         }

@@ -58,6 +58,7 @@ impl Control {
         }
         if let Some(source) = self.sources.remove(&id) {
             source.driver.stop();
+            self.forget_letters(id);
         }
         self.table_writes.remove(&id);
         self.frozen.retain(|f| f.region != id);
@@ -148,7 +149,8 @@ impl Control {
             created: epoch,
             ..RegionMeta::default()
         });
-        let building = dataflow.is_some() && !(restored && meta.backfill.is_none());
+        // A table's own log begins with it.
+        let building = dataflow.is_some() && kind != RegionKind::Table && !(restored && meta.backfill.is_none());
         let resume = |pins| Backfill::resume(pins, meta.steps > 0);
         let backfill = building.then(|| meta.backfill.as_ref().map_or_else(Backfill::default, resume));
         let delivery = match &object.kind {
@@ -192,6 +194,9 @@ impl Control {
             (false, false) => RegionStatus::Building,
         };
         self.work.add(object.id, &region.inputs);
+        if !region.meta.awaits.is_empty() {
+            self.awaiting.insert(object.id);
+        }
         if status == RegionStatus::Running {
             self.work.hidden.remove(&object.id);
         }

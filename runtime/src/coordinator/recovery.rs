@@ -18,6 +18,7 @@ use levee_storage::log::Log;
 
 use super::checkpointer::{Payload, RELATION_OPERATOR, RestoredReader};
 use super::control::Control;
+use super::dead_letters::{self, DEAD_LETTERS};
 use super::record::{EPOCH_KIND, EpochRecord};
 use super::region::RegionMeta;
 use super::sources::source_def;
@@ -117,6 +118,9 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
     let chosen = choose_versions(&found.manifest.regions, &subscribers);
     control.stops = chosen.values().copied().collect::<BTreeSet<u64>>();
     let opened = Arc::new(Restore::open(store, &found.manifest, &chosen)?);
+    let letters = chosen.get(&DEAD_LETTERS.0).copied();
+    restore_region(control, &dead_letters::object(), &opened, &found.manifest, letters)?;
+    control.count_letters()?;
     for object in payload.catalog.objects() {
         if let Some(def) = source_def(object) {
             let state = payload.sources.get(&object.id).cloned().ok_or_else(|| {

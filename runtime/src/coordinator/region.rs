@@ -77,6 +77,9 @@ pub struct RegionMeta {
     pub starts: Vec<(ObjectId, u64)>,
     /// Still building.
     pub backfill: Option<BackfillMeta>,
+    /// Splits of sources, and the offsets that must be cut before the region is complete: see
+    /// [`super::control::Control::await_replacements`].
+    pub awaits: Vec<(ObjectId, u32, u64)>,
     /// Rows emitted by the root so far.
     pub rows_out: u64,
     /// Checksum of the emitted Z-set so far.
@@ -205,6 +208,11 @@ impl RegionCtl {
         self.complete_to(epoch);
     }
 
+    /// A table that stores what clients write and nothing else: it has no tasks.
+    pub fn is_plain_table(&self) -> bool {
+        self.kind == RegionKind::Table && self.dataflow.is_none()
+    }
+
     /// Takes no steps now.
     pub fn stands(&self) -> bool {
         self.failed.is_some()
@@ -244,7 +252,10 @@ impl RegionCtl {
     /// Complete and readable.
     pub fn visible(&self) -> bool {
         let frontier = self.frontier();
-        self.backfill.is_none() && frontier >= self.meta.created && self.starts.values().all(|&s| frontier >= s)
+        self.backfill.is_none()
+            && self.meta.awaits.is_empty()
+            && frontier >= self.meta.created
+            && self.starts.values().all(|&s| frontier >= s)
     }
 
     /// Nobody should wait for the region's next checkpoint: its sink's target is out, or it waits for a checkpoint itself.

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use super::CommitAck;
 use super::clock::Clock;
 use super::control::Event;
+use super::dead_letters::DEAD_LETTERS;
 use super::record::{EPOCH_KIND, EpochRecord};
 use super::shared::Shared;
 use crate::sources::{SplitInfo, SplitRange};
@@ -68,17 +69,20 @@ pub struct SourceCut {
     pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
     /// Ranges.
     pub ranges: Vec<(ObjectId, Vec<SplitRange>)>,
+    /// Changes of the table of dead letters.
+    pub letters: Vec<Delta>,
 }
 
 impl SourceCut {
     /// Nothing is taken.
     pub fn is_empty(&self) -> bool {
-        self.splits.is_empty() && self.ranges.is_empty()
+        self.splits.is_empty() && self.ranges.is_empty() && self.letters.is_empty()
     }
 
     fn append(&mut self, other: Self) {
         self.splits.extend(other.splits);
         self.ranges.extend(other.ranges);
+        self.letters.extend(other.letters);
     }
 }
 
@@ -182,7 +186,8 @@ impl Sequencer {
         if accepted.is_empty() && cut.is_empty() {
             return;
         }
-        let is_cut = !cut.is_empty();
+        let is_cut = !cut.splits.is_empty() || !cut.ranges.is_empty();
+        writes.extend(cut.letters.iter().map(|delta| (DEAD_LETTERS, delta.clone())));
         match self.append(EpochRecord {
             splits: cut.splits,
             ranges: cut.ranges,
@@ -218,6 +223,9 @@ impl Sequencer {
                 }
                 if is_cut {
                     send(&self.events, Event::CutFailed);
+                }
+                if !cut.letters.is_empty() {
+                    send(&self.events, Event::LettersFailed(cut.letters));
                 }
             }
         }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::EngineConfig;
 use super::clock::Clock;
-use crate::memory::Governor;
+use crate::memory::{Governor, Share};
 use crate::relation::Relation;
 
 /// Whether a region's relation may be read.
@@ -189,7 +189,7 @@ impl Shared {
 
     /// Memory that one source may hold: a share of the budget.
     pub fn source_bytes(&self) -> usize {
-        (self.config.memory_limit / 16).clamp(8 << 20, 256 << 20)
+        self.memory.share(Share::Sources).clamp(8 << 20, 256 << 20)
     }
 
     /// Memory that one exchange channel may hold before it spills: a share of the budget.

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use levee_planner::catalog::{CatalogObject, ObjectKind, SourceDef, SourceFormat};
 use levee_planner::plan::ObjectId;
@@ -130,15 +131,20 @@ impl Control {
     /// Starts a source's driver, where `state` says that it is.
     pub(super) fn add_source(&mut self, object: &CatalogObject, def: &SourceDef, state: SourceState) -> Result<()> {
         let events = self.events.clone();
+        let id = object.id;
+        let tell: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(move |event| {
+            if events.send(event).is_err() {
+                tracing::debug!("a source has news after the coordinator's end");
+            }
+        });
+        let (wake, letters) = (Arc::clone(&tell), Arc::clone(&tell));
         let context = DriverContext {
-            id: object.id,
+            id,
             name: object.name.clone(),
-            wake: Arc::new(move || {
-                if events.send(Event::SourceReady).is_err() {
-                    tracing::debug!("a source has news after the coordinator's end");
-                }
-            }),
-            dead_letters: Arc::new(|_| {}),
+            wake: Arc::new(move || wake(Event::SourceReady)),
+            dead_letters: Arc::new(move |found| letters(Event::DeadLetters(id, found))),
+            compacted: Arc::new(move |split, end| tell(Event::Compacted(id, split, end))),
+            governor: Arc::clone(&self.shared.memory),
             buffer_bytes: self.shared.source_bytes(),
         };
         let driver = sources::driver(def, context)?;
@@ -184,11 +190,19 @@ impl Control {
                 source.cuts.push_back((epoch, ranges.clone()));
             }
         }
+        self.settle_replacements();
     }
 
     /// Cuts source ranges into the next epoch, for sources whose fastest reader is close behind.
     pub(super) fn cut_sources(&mut self) {
         self.poll_sources = None;
+        if let Some(at) = self.cut_after {
+            if Instant::now() < at {
+                return;
+            }
+            self.cut_after = None;
+            self.retry_letters();
+        }
         if self.cut_pending || self.stopping.is_some() || self.sources.is_empty() {
             return;
         }
@@ -196,7 +210,7 @@ impl Control {
         let records = CUT_ROWS_PER_TASK * self.shared.config.parallelism as u64;
         let (mut cut, mut failed) = (SourceCut::default(), Vec::new());
         for (id, source) in self.sources.iter().filter(|(_, s)| s.failed.is_none()) {
-            let readers = self.work.readers(*id).filter_map(|r| self.regions.get(&r));
+            let readers = self.source_readers(*id);
             let following = readers.filter(|r| !r.stands() && r.backfill.is_none());
             let Some(fastest) = following.map(RegionCtl::frontier).max() else {
                 continue;
@@ -247,36 +261,93 @@ impl Control {
         if let Some(source) = self.sources.get_mut(&id) {
             source.failed = Some(reason.to_owned());
         }
-        let readers: Vec<ObjectId> = self.work.readers(id).collect();
+        let readers: Vec<ObjectId> = self.source_readers(id).filter(|r| !r.stands()).map(|r| r.id).collect();
         for reader in readers {
-            let Some(region) = self.regions.get(&reader).filter(|r| r.failed.is_none()) else {
-                continue;
-            };
-            if let Some(dataflow) = &region.dataflow {
+            if let Some(dataflow) = self.regions.get(&reader).and_then(|r| r.dataflow.as_ref()) {
                 dataflow.stop();
             }
             self.on_region_failed(reader, reason.to_owned());
         }
     }
 
+    /// The source that a region reads as its input `input`; `None` if that is a relation. A table with a connector is both: a source to
+    /// itself, a relation to others.
+    pub(super) fn source_of(&self, region: ObjectId, input: ObjectId) -> Option<&SourceCtl> {
+        let is_relation = input != region && self.regions.contains_key(&input);
+        self.sources.get(&input).filter(|_| !is_relation)
+    }
+
+    /// Regions that read a source's ranges.
+    fn source_readers(&self, id: ObjectId) -> impl Iterator<Item = &RegionCtl> {
+        let own = self.regions.get(&id);
+        let readers = self.work.readers(id).filter_map(|r| self.regions.get(&r));
+        readers.filter(move |r| own.is_none_or(|own| own.id == r.id))
+    }
+
+    /// Some region reads the source.
+    pub(super) fn is_read(&self, id: ObjectId) -> bool {
+        self.source_readers(id).any(|r| !r.stands())
+    }
+
+    /// A keyed source's building readers have missed records that compaction took. They are complete when they have read what replaced
+    /// them.
+    pub(super) fn await_replacements(&mut self, id: ObjectId, split: u32, end: u64) {
+        let building: Vec<ObjectId> = self.source_readers(id).map(|r| r.id).collect();
+        for reader in building {
+            let region = self.regions.get_mut(&reader).filter(|r| r.backfill.is_some());
+            if let Some(region) = region {
+                region.meta.awaits.push((id, split, end));
+                self.awaiting.insert(reader);
+            }
+        }
+    }
+
+    /// Whether what compaction took from a region's backfill has been replaced by the epochs cut so far; they then become part of what
+    /// the region must take before it is shown.
+    pub(super) fn settle_replacements(&mut self) {
+        let (regions, sources, cut, work) = (&mut self.regions, &self.sources, self.cut, &mut self.work);
+        self.awaiting.retain(|id| {
+            let Some(region) = regions.get_mut(id) else {
+                return false;
+            };
+            let replaced = region.meta.awaits.iter().all(|(id, split, end)| {
+                let split = sources.get(id).and_then(|s| s.state.splits.get(*split as usize));
+                split.is_none_or(|s| s.next >= *end)
+            });
+            if replaced {
+                region.meta.awaits.clear();
+                region.meta.created = region.meta.created.max(cut);
+                work.ready.insert(*id);
+                work.moved = true;
+            }
+            !replaced
+        });
+    }
+
     /// Drops cuts that every reader has taken.
     pub(super) fn forget_cuts(&mut self) {
-        for (id, source) in &mut self.sources {
-            if source.cuts.is_empty() {
-                continue;
-            }
-            let readers = self.work.readers(*id).filter_map(|r| self.regions.get(&r));
-            let taken = readers
+        let ids: Vec<ObjectId> = self
+            .sources
+            .iter()
+            .filter(|(_, s)| !s.cuts.is_empty())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            let taken = self
+                .source_readers(id)
                 .filter(|r| r.failed.is_none())
                 .map(|r| {
                     if r.backfill.is_some() {
-                        r.starts.get(id).copied().unwrap_or(0)
+                        r.starts.get(&id).copied().unwrap_or(0)
                     } else {
                         r.submitted()
                     }
                 })
                 .min()
                 .unwrap_or(self.cut);
+            let Some(source) = self.sources.get_mut(&id) else {
+                continue;
+            };
             while source.cuts.front().is_some_and(|(e, _)| *e <= taken) {
                 source.cuts.pop_front();
             }

@@ -2,7 +2,9 @@
 
 use super::StatusRow;
 use super::control::Control;
+use super::dead_letters::DEAD_LETTERS;
 use super::region::{RegionCtl, RegionKind};
+use super::sources::source_def;
 
 fn text(value: impl ToString) -> Option<String> {
     Some(value.to_string())
@@ -12,8 +14,8 @@ impl Control {
     /// Rows of one status table; unknown names have none.
     pub(super) fn status(&self, name: &str) -> Vec<StatusRow> {
         match name {
-            "jobs" => self.regions.values().map(|r| self.job_row(r)).collect(),
-            "regions" => self.regions.values().map(|r| self.region_row(r)).collect(),
+            "jobs" => self.shown_regions().map(|r| self.job_row(r)).collect(),
+            "regions" => self.shown_regions().map(|r| self.region_row(r)).collect(),
             "tasks" => self.regions.values().flat_map(task_rows).collect(),
             "epochs" => self.epoch_rows(),
             "checkpoints" => self.checkpoint_rows(),
@@ -25,9 +27,18 @@ impl Control {
         }
     }
 
+    /// Users' regions, without the system's own.
+    fn shown_regions(&self) -> impl Iterator<Item = &RegionCtl> {
+        self.regions.values().filter(|r| r.id != DEAD_LETTERS)
+    }
+
     /// A job is finished when all its sources have ended and it has taken everything.
     fn finished(&self, region: &RegionCtl) -> bool {
-        let mut sources = region.inputs.iter().filter_map(|i| self.sources.get(i)).peekable();
+        let mut sources = region
+            .inputs
+            .iter()
+            .filter_map(|i| self.source_of(region.id, *i))
+            .peekable();
         let bounded = sources.peek().is_some();
         let ended = sources.all(|s| s.driver.finished(&s.state.next()));
         let upstream = region
@@ -126,19 +137,34 @@ impl Control {
         let mut rows = Vec::new();
         for (id, source) in &self.sources {
             let object = self.catalog.get(*id);
-            let connector = object.and_then(|o| match &o.kind {
-                levee_planner::catalog::ObjectKind::Source(s) => Some(s.connector.clone()),
-                _ => None,
-            });
-            let finished = source.driver.finished(&source.state.next());
-            for (split, offset) in source.state.next().iter().enumerate() {
+            let connector = object.and_then(source_def).map(|d| d.connector.clone());
+            let next = source.state.next();
+            let finished = source.driver.finished(&next);
+            let status = source.driver.status();
+            let error = source.failed.clone().or(status.error);
+            let word = match (&source.failed, &error) {
+                (Some(_), _) => "failed",
+                (None, Some(_)) => "waiting",
+                (None, None) if finished => "finished",
+                (None, None) if !self.is_read(*id) => "idle",
+                (None, None) => "running",
+            };
+            let letters = self.letters.counts.get(id).copied().unwrap_or(0);
+            for (split, state) in source.state.splits.iter().enumerate() {
+                let end = status.ends.get(split).copied().flatten().map(|e| e.max(state.next));
                 rows.push(vec![
                     text(id),
                     object.map(|o| o.name.clone()),
                     connector.clone(),
                     text(split),
-                    text(offset),
+                    text(state.next),
                     text(finished),
+                    text(&state.info.name),
+                    end.map(|e| e.to_string()),
+                    end.map(|e| (e - state.next).to_string()),
+                    text(word),
+                    error.clone(),
+                    text(letters),
                 ]);
             }
         }

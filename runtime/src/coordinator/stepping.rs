@@ -1,12 +1,12 @@
 //! Which step each region takes next, and with what input.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use levee_planner::plan::ObjectId;
 
 use super::backfill::BackfillMeta;
 use super::control::Control;
-use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, RegionKind, choose_step};
+use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, choose_step};
 use crate::dataflow::{Step, StepInput};
 use crate::operators::Barrier;
 use crate::sources::SplitRange;
@@ -18,7 +18,7 @@ const STEP_ROWS_MAX: usize = 262_144;
 impl Control {
     /// How far region `id`'s inputs are complete, and which epochs after `submitted` changed them.
     fn available(&self, region: &RegionCtl) -> Result<(u64, Vec<(u64, usize)>)> {
-        if region.kind == RegionKind::Table {
+        if region.is_plain_table() {
             let changed = self.table_writes.get(&region.id).into_iter().flatten();
             let changed = changed
                 .map(|(e, d)| (*e, d.iter().map(Delta::num_rows).sum()))
@@ -29,7 +29,7 @@ impl Control {
         let mut changed: BTreeMap<u64, usize> = BTreeMap::new();
         for input in &region.inputs {
             let after = region.submitted().max(region.starts.get(input).copied().unwrap_or(0));
-            if let Some(source) = self.sources.get(input) {
+            if let Some(source) = self.source_of(region.id, *input) {
                 for (epoch, ranges) in source.cuts.iter().filter(|(e, _)| *e > after) {
                     *changed.entry(*epoch).or_default() += ranges.iter().map(|r| r.records() as usize).sum::<usize>();
                 }
@@ -43,6 +43,9 @@ impl Control {
             for run in relation.runs_between(after, upstream.frontier().max(after))? {
                 *changed.entry(run.to).or_default() += run.delta.num_rows();
             }
+        }
+        for (epoch, deltas) in self.table_writes.get(&region.id).into_iter().flatten() {
+            *changed.entry(*epoch).or_default() += deltas.iter().map(Delta::num_rows).sum::<usize>();
         }
         let changed = changed.into_iter().filter(|(e, _)| *e <= limit).collect();
         Ok((limit, changed))
@@ -95,6 +98,7 @@ impl Control {
             }
             // A block that reads at an epoch needs a boundary there. It saw that epoch as the newest, so no step is beyond it yet.
             let limit = self.shared.next_pin(region.submitted()).map_or(limit, |p| limit.min(p));
+            let limit = self.next_write(region).map_or(limit, |w| limit.min(w));
             let end = choose_step(region.submitted(), limit, &changed, &self.stops, STEP_ROWS_MAX);
             let Some(end) = self.whole_steps(region, end, available) else {
                 return Ok(());
@@ -104,6 +108,12 @@ impl Control {
         }
     }
 
+    /// A table that also ingests orders its writes behind the records of their step: a step with writes ends at their epoch.
+    fn next_write(&self, region: &RegionCtl) -> Option<u64> {
+        let (first, _) = self.table_writes.get(&region.id)?.front()?;
+        (!region.is_plain_table()).then_some(*first)
+    }
+
     /// Subscribers take their inputs' steps whole. An `end` inside an input's step moves to that step's end, if all inputs are
     /// complete up to there (`available`), else back to where it began; `None` if nothing is left then. Otherwise the region would
     /// be said to be complete through an epoch whose changes it has not seen, and a checkpoint of it would lose them.
@@ -111,6 +121,7 @@ impl Control {
         let inputs = region
             .inputs
             .iter()
+            .filter(|i| **i != region.id)
             .filter_map(|i| self.regions.get(i)?.relation.as_ref());
         let settled = |from: u64, next: &dyn Fn(u64) -> u64| {
             let mut epoch = from;
@@ -137,7 +148,7 @@ impl Control {
             }
             return Ok(());
         }
-        if region.kind == RegionKind::Table {
+        if region.is_plain_table() {
             return self.step_table(id, end);
         }
         let mut inputs = HashMap::new();
@@ -146,10 +157,17 @@ impl Control {
             if after >= end {
                 continue;
             }
-            if let Some(source) = self.sources.get(input) {
+            if let Some(source) = self.source_of(id, *input) {
                 let cuts = source.cuts.iter().filter(|(e, _)| *e > after && *e <= end);
                 let ranges = join_ranges(cuts.flat_map(|(_, r)| r.iter().copied()));
-                if !ranges.is_empty() {
+                let writes = if *input == id {
+                    taken_writes(&mut self.table_writes, id, end)
+                } else {
+                    Vec::new()
+                };
+                if !writes.is_empty() {
+                    inputs.insert(*input, StepInput::Ingest { ranges, writes });
+                } else if !ranges.is_empty() {
                     inputs.insert(*input, StepInput::Ranges(ranges));
                 }
             } else if let Some(relation) = self.regions.get(input).and_then(|r| r.relation.as_ref()) {
@@ -173,11 +191,7 @@ impl Control {
         let Some(relation) = &region.relation else {
             return Ok(());
         };
-        let queue = self.table_writes.entry(id).or_default();
-        let mut deltas = Vec::new();
-        while queue.front().is_some_and(|(e, _)| *e <= end) {
-            deltas.extend(queue.pop_front().into_iter().flat_map(|(_, d)| d));
-        }
+        let deltas = taken_writes(&mut self.table_writes, id, end);
         let order = relation.order();
         let run = match deltas.as_slice() {
             [one] => one.clone(),
@@ -259,7 +273,7 @@ impl Control {
             region.checkpoint_target = None;
             return Ok(());
         }
-        if region.kind != RegionKind::Table {
+        if !region.is_plain_table() {
             let end = region.submitted();
             return self.submit(id, end, HashMap::new(), true, None);
         }
@@ -284,6 +298,16 @@ impl Control {
         });
         Ok(())
     }
+}
+
+/// A table's writes up to an epoch.
+fn taken_writes(all: &mut HashMap<ObjectId, VecDeque<(u64, Vec<Delta>)>>, id: ObjectId, end: u64) -> Vec<Delta> {
+    let queue = all.entry(id).or_default();
+    let mut deltas = Vec::new();
+    while queue.front().is_some_and(|(e, _)| *e <= end) {
+        deltas.extend(queue.pop_front().into_iter().flat_map(|(_, d)| d));
+    }
+    deltas
 }
 
 /// Ranges of one split that follow each other become one.

@@ -60,6 +60,10 @@ impl Control {
         if !self.work.due.is_empty() && started.elapsed() < TICK_WAIT {
             return;
         }
+        // A restart from this checkpoint would not read their records again.
+        if !self.letters.settled() {
+            return;
+        }
         self.work.due.clear();
         self.tick = None;
         let job = self.job(epoch);

@@ -187,7 +187,8 @@ impl Leaf {
             } => {
                 *reader = None;
                 ranges.clear();
-                if let Some(StepInput::Ranges(all)) = step.inputs.get(source) {
+                let input = step.inputs.get(source);
+                if let Some(StepInput::Ranges(all) | StepInput::Ingest { ranges: all, .. }) = input {
                     ranges.extend(all.iter().copied());
                     // Tasks begin with different ranges, so that they do not wait for the same one.
                     ranges.rotate_left(all.len() * task / n_tasks.max(1));
@@ -328,7 +329,7 @@ fn receive(
 
 fn scan_input(step: &Step, relation: ObjectId) -> &[Delta] {
     match step.inputs.get(&relation) {
-        Some(StepInput::Deltas(runs)) => runs,
+        Some(StepInput::Deltas(runs) | StepInput::Ingest { writes: runs, .. }) => runs,
         _ => &[],
     }
 }

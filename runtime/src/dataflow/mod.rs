@@ -116,6 +116,13 @@ pub enum StepInput {
     Deltas(Vec<Delta>),
     /// Ranges of a source's splits.
     Ranges(Vec<SplitRange>),
+    /// What a table with a connector takes: ranges of its source, and its own writes, which come after them.
+    Ingest {
+        /// Ranges.
+        ranges: Vec<SplitRange>,
+        /// Writes.
+        writes: Vec<Delta>,
+    },
 }
 
 /// A finished step.

@@ -18,6 +18,8 @@ pub enum Fault {
     TopN,
     /// Union drops the first retraction of each batch.
     Union,
+    /// Upsert takes the oldest record of a step for the newest.
+    Upsert,
 }
 
 #[cfg(all(feature = "planted-faults", not(test)))]

@@ -29,6 +29,7 @@ pub mod map;
 mod ordered;
 pub mod pass;
 pub mod topn;
+pub mod upsert;
 
 #[cfg(test)]
 mod tests;
@@ -218,6 +219,7 @@ fn plain(node: &StreamNode, inputs: &[SchemaRef], ctx: &OperatorContext) -> Resu
             input(0)?,
             &node.schema,
         )?),
+        StreamOp::Upsert { key } => Box::new(upsert::Upsert::new(key, &node.schema)?),
         StreamOp::Union => Box::new(pass::Union::new(&node.schema)),
         StreamOp::Values { ipc } => Box::new(pass::Values::new(ipc, &node.schema, ctx.task)?),
         StreamOp::Scan { .. } | StreamOp::Source { .. } | StreamOp::Exchange { .. } | StreamOp::Receive { .. } => {

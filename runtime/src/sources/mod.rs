@@ -14,6 +14,8 @@
 //! A driver never blocks a caller: it has threads of its own, and wakes who waits.
 
 pub mod decode;
+pub mod fetch;
+mod kafka;
 pub mod nexmark;
 
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use levee_planner::catalog::SourceDef;
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
+use crate::memory::Governor;
 use crate::{Delta, Result, RuntimeError};
 
 /// A split as the timeline records it when it is found; its number is its place in the order of discovery.
@@ -39,7 +42,7 @@ pub struct SplitInfo {
 }
 
 /// What lies in a range, so that a reader knows whether it has everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeCheck {
     /// Records.
     pub records: u64,
@@ -164,14 +167,14 @@ pub struct SourceStatus {
 pub struct DeadLetter {
     /// Split.
     pub split: u32,
-    /// Its name.
-    pub split_name: String,
     /// Offset.
     pub offset: u64,
     /// Why.
     pub reason: String,
+    /// The record's key.
+    pub key: Option<Vec<u8>>,
     /// The record's value.
-    pub bytes: Vec<u8>,
+    pub value: Option<Vec<u8>>,
     /// The record's own timestamp, microseconds since 1970.
     pub timestamp_us: Option<i64>,
 }
@@ -188,6 +191,10 @@ pub struct DriverContext {
     /// Takes records that could not be decoded. To be called before any row of the same piece is handed out; the same letters
     /// may come again.
     pub dead_letters: Arc<dyn Fn(Vec<DeadLetter>) + Send + Sync>,
+    /// Called when a range that need not be exact lacks records: of split, and the offset before which all that replace them lie.
+    pub compacted: Arc<dyn Fn(u32, u64) + Send + Sync>,
+    /// Where the driver says what it holds.
+    pub governor: Arc<Governor>,
     /// Bytes that the driver may hold: half for what it fetched ahead, half for what was cut and may be read again.
     pub buffer_bytes: usize,
 }
@@ -200,6 +207,8 @@ impl DriverContext {
             name: name.to_owned(),
             wake: Arc::new(|| {}),
             dead_letters: Arc::new(|_| {}),
+            compacted: Arc::new(|_, _| {}),
+            governor: Governor::new(1 << 30),
             buffer_bytes: 64 << 20,
         }
     }
@@ -298,14 +307,14 @@ pub trait RangeReader: Send {
 /// order of the source (generation and split in one, then offset).
 pub fn hidden_fields() -> [Field; 3] {
     [
-        Field::new("\u{1}delete", DataType::Boolean, false),
-        Field::new("\u{1}lane", DataType::Int64, false),
-        Field::new("\u{1}offset", DataType::Int64, false),
+        Field::new("_delete", DataType::Boolean, false),
+        Field::new("_lane", DataType::Int64, false),
+        Field::new("_offset", DataType::Int64, false),
     ]
 }
 
 /// The connectors, for messages.
-const CONNECTORS: &str = "nexmark";
+const CONNECTORS: &str = "kafka, nexmark";
 
 /// Checks a source's options at CREATE and finds its first splits, with concrete start offsets. Blocks for a few seconds at most.
 ///
@@ -314,6 +323,7 @@ const CONNECTORS: &str = "nexmark";
 /// for.
 pub fn discover(def: &SourceDef) -> Result<Vec<SplitInfo>> {
     match def.connector.as_str() {
+        "kafka" => kafka::discover(def),
         "nexmark" => nexmark::discover(&def.options),
         other => Err(unknown(other)),
     }
@@ -324,8 +334,8 @@ pub fn discover(def: &SourceDef) -> Result<Vec<SplitInfo>> {
 /// # Errors
 /// As [`discover`], for what can be seen from the definition.
 pub fn driver(def: &SourceDef, context: DriverContext) -> Result<Arc<dyn SourceDriver>> {
-    let _ = &context;
     match def.connector.as_str() {
+        "kafka" => kafka::driver(def, context),
         "nexmark" => nexmark::driver(&def.options),
         other => Err(unknown(other)),
     }

@@ -21,9 +21,10 @@ enum Kind {
     Float,
     Text,
     Bool,
+    Bytes,
 }
 
-use Kind::{Bool, Float, Int, Text};
+use Kind::{Bool, Bytes, Float, Int, Text};
 
 const TABLES: &[(&str, Columns)] = &[
     (
@@ -113,6 +114,25 @@ const TABLES: &[(&str, Columns)] = &[
             ("split", Int),
             ("offset", Int),
             ("finished", Bool),
+            ("partition", Text),
+            ("end_offset", Int),
+            ("lag", Int),
+            ("status", Text),
+            ("error", Text),
+            ("dead_letters", Int),
+        ],
+    ),
+    (
+        "dead_letters",
+        &[
+            ("source_id", Int),
+            ("source", Text),
+            ("partition", Text),
+            ("offset", Int),
+            ("reason", Text),
+            ("bytes", Bytes),
+            ("key", Bytes),
+            ("timestamp", Int),
         ],
     ),
     (
@@ -155,6 +175,7 @@ fn fields(columns: Columns) -> Vec<Field> {
                 Float => DataType::Float64,
                 Text => DataType::Utf8,
                 Bool => DataType::Boolean,
+                Bytes => DataType::Binary,
             };
             Field::new(*name, t, true)
         })

@@ -1,6 +1,7 @@
 //! Leaves: scans of catalog objects and constant rows.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
@@ -11,10 +12,11 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::logical_plan::{EmptyRelation, TableScan, Values};
 
 use super::{Lowering, arrow_schema, compile};
-use crate::catalog::{ObjectKind, SourceFormat};
+use crate::catalog::{ObjectKind, SourceDef, SourceFormat};
+use crate::plan::ObjectId;
 use crate::sql::CatalogTable;
 use crate::stream::props;
-use crate::stream::rel::{Rel, RelOp, conjuncts};
+use crate::stream::rel::{Rel, RelOp, columns_of, conjuncts, rewrite_columns};
 use crate::{PlanError, Result};
 
 impl Lowering<'_> {
@@ -41,6 +43,11 @@ impl Lowering<'_> {
         let projection: Vec<usize> = (0..width).collect();
         let name = object.name.clone();
         let relation = object.id;
+        if let ObjectKind::Source(def) = &object.kind
+            && matches!(def.format, SourceFormat::Upsert | SourceFormat::Debezium)
+        {
+            return self.keyed_scan(scan, relation, &name, def);
+        }
         let whole = match &object.kind {
             ObjectKind::Table(def) => {
                 let keys = if def.primary_key.is_empty() {
@@ -71,12 +78,6 @@ impl Lowering<'_> {
                     facts,
                 )
             }
-            ObjectKind::Source(def) if matches!(def.format, SourceFormat::Upsert | SourceFormat::Debezium) => {
-                return Err(PlanError::unsupported(format!(
-                    "a view over the keyed source \"{name}\" is not supported"
-                ))
-                .hint("Use FORMAT PLAIN, and the newest row of each key with row_number()."));
-            }
             ObjectKind::Source(_) => Rel::leaf(
                 RelOp::Source {
                     source: relation,
@@ -102,6 +103,36 @@ impl Lowering<'_> {
             Ok::<_, PlanError>(conjuncts(&predicate).into_iter().fold(rel, Rel::filter))
         })?;
         Ok(filtered.select(&columns))
+    }
+}
+
+impl Lowering<'_> {
+    /// A scan of a source of keyed changes: the operator keeps only the columns that the query reads, and the key.
+    fn keyed_scan(&self, scan: &TableScan, source: ObjectId, name: &str, def: &SourceDef) -> Result<Rel> {
+        let schema = DFSchema::try_from_qualified_schema(scan.table_name.clone(), &def.schema)
+            .map_err(|e| PlanError::internal(e.to_string()))?;
+        let wanted = scan
+            .projection
+            .clone()
+            .unwrap_or_else(|| (0..def.schema.fields().len()).collect());
+        let predicates = scan
+            .filters
+            .iter()
+            .map(|f| compile(f, &schema))
+            .collect::<Result<Vec<_>>>()?;
+        let mut columns: BTreeSet<usize> = wanted.iter().chain(&def.key).copied().collect();
+        for predicate in &predicates {
+            columns.extend(columns_of(predicate));
+        }
+        let columns: Vec<usize> = columns.into_iter().collect();
+        let place = |c: usize| columns.binary_search(&c).unwrap_or_default();
+        let mut rel = Rel::keyed_source((source, name), def, &columns, None)?;
+        for predicate in &predicates {
+            let moved = rewrite_columns(predicate, |c| rel.column(place(c)))?;
+            rel = conjuncts(&moved).into_iter().fold(rel, Rel::filter);
+        }
+        let keep: Vec<usize> = wanted.iter().map(|&c| place(c)).collect();
+        Ok(rel.select(&keep))
     }
 }
 

@@ -13,6 +13,7 @@ mod harness;
 mod joins;
 mod maps;
 mod topns;
+mod upserts;
 mod values;
 
 pub use values::Rng;

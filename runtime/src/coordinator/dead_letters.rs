@@ -1,0 +1,298 @@
+//! Dead letters: records that could not be decoded, kept in a table of the system's own.
+//!
+//! ```text
+//!   a task decodes a chunk ─▶ Event::DeadLetters ─▶ those not in the table ─▶ log ─▶ the table's next run
+//!              └─ rows ─▶ … ─▶ StepDone (frozen) ─▶ checkpoint, when all letters told before it are durable
+//! ```
+//!
+//! A letter is told before any row of its chunk is handed out, so it reaches the coordinator before the end of the step that read the chunk.
+//! The same letters are told again at every reading; the table's key (source, partition, offset) keeps them once. The table is an
+//! ordinary one, with an id below the users' objects': it is checkpointed, spilled and read like any other.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int64Array, RecordBatch, StringArray,
+    TimestampMicrosecondArray,
+};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType};
+use levee_planner::catalog::{CatalogObject, Constraints, ObjectKind, TableDef};
+use levee_planner::plan::ObjectId;
+
+use super::control::{Control, error_text};
+use super::sequencer::{Request, SourceCut};
+use super::{Engine, StatusRow};
+use crate::sources::DeadLetter;
+use crate::{Delta, Result};
+
+/// The table.
+pub const DEAD_LETTERS: ObjectId = ObjectId(16_000);
+
+/// Columns of the key: source id, partition, offset.
+const KEY: [usize; 3] = [0, 2, 3];
+
+/// Columns of the table.
+pub fn schema() -> SchemaRef {
+    let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+    Arc::new(Schema::new(vec![
+        Field::new("source_id", DataType::Int64, false),
+        Field::new("source", DataType::Utf8, false),
+        Field::new("partition", DataType::Utf8, false),
+        Field::new("offset", DataType::Int64, false),
+        Field::new("reason", DataType::Utf8, false),
+        Field::new("bytes", DataType::Binary, true),
+        Field::new("key", DataType::Binary, true),
+        Field::new("timestamp", time, true),
+    ]))
+}
+
+/// The table as an object, which no catalog holds.
+pub fn object() -> CatalogObject {
+    let schema = schema();
+    let table = TableDef {
+        defaults: vec![None; schema.fields().len()],
+        schema,
+        primary_key: KEY.to_vec(),
+        ingest: None,
+        constraints: Constraints::default(),
+        generated: BTreeMap::new(),
+    };
+    CatalogObject::new(DEAD_LETTERS, "dead_letters", ObjectKind::Table(table))
+}
+
+impl Engine {
+    /// Rows of `levee_catalog.dead_letters`.
+    pub(super) fn dead_letters(&self) -> Vec<StatusRow> {
+        let relation = self.shared.entry(DEAD_LETTERS).and_then(|e| e.relation);
+        let Some(relation) = relation else {
+            return Vec::new();
+        };
+        let read = || -> Result<Vec<StatusRow>> {
+            let mut rows = Vec::new();
+            for batch in relation.snapshot(relation.frontier())?.rows()? {
+                rows.extend((0..batch.num_rows()).map(|row| status_row(&batch, row)));
+            }
+            Ok(rows)
+        };
+        read().unwrap_or_else(|error| {
+            tracing::warn!(error = error_text(&error), "dead letters cannot be read");
+            Vec::new()
+        })
+    }
+}
+
+fn status_row(batch: &RecordBatch, row: usize) -> StatusRow {
+    let columns = batch.columns().iter();
+    let value = |column: &ArrayRef| -> Option<String> {
+        if column.is_null(row) {
+            return None;
+        }
+        Some(match column.data_type() {
+            DataType::Utf8 => column.as_string::<i32>().value(row).to_owned(),
+            DataType::Binary => {
+                let bytes = column.as_binary::<i32>().value(row);
+                let mut text = String::with_capacity(2 + 2 * bytes.len());
+                text.push_str("\\x");
+                for byte in bytes {
+                    text.push_str(&format!("{byte:02x}"));
+                }
+                text
+            }
+            DataType::Int64 => column.as_primitive::<Int64Type>().value(row).to_string(),
+            _ => column.as_primitive::<TimestampMicrosecondType>().value(row).to_string(),
+        })
+    };
+    columns.map(value).collect()
+}
+
+/// How many letters are under way, and how many each source has.
+#[derive(Debug, Default)]
+pub struct LetterBook {
+    /// Batches handed to the sequencer, and those that are durable.
+    sent: u64,
+    durable: u64,
+    /// What `sent` was when a step was last frozen: so many must be durable before the checkpoint.
+    needed: u64,
+    /// Letters in batches that are not durable yet.
+    under_way: HashSet<(u32, u32, u64)>,
+    /// Batches that the log did not take.
+    failed: Vec<Delta>,
+    /// Letters per source.
+    pub counts: BTreeMap<ObjectId, u64>,
+}
+
+impl LetterBook {
+    /// A step has been frozen: what was told before it belongs to its checkpoint.
+    pub fn step_frozen(&mut self) {
+        self.needed = self.sent;
+    }
+
+    /// Whether a checkpoint of what is frozen may be made.
+    pub fn settled(&self) -> bool {
+        self.durable >= self.needed
+    }
+
+    /// Batches wait for another try.
+    pub fn waits(&self) -> bool {
+        !self.failed.is_empty()
+    }
+}
+
+impl Control {
+    /// Takes letters that a source told, those that are new.
+    pub(super) fn take_letters(&mut self, source: ObjectId, letters: Vec<DeadLetter>) {
+        if let Err(error) = self.try_take_letters(source, letters) {
+            tracing::error!(error = error_text(&error), "dead letters cannot be kept");
+        }
+    }
+
+    fn try_take_letters(&mut self, id: ObjectId, letters: Vec<DeadLetter>) -> Result<()> {
+        let Some(source) = self.sources.get(&id) else {
+            return Ok(());
+        };
+        let name = self.catalog.get(id).map_or("", |o| o.name.as_str());
+        let split_name = |split: u32| {
+            let split = source.state.splits.get(split as usize);
+            split.map_or_else(String::new, |s| s.info.name.clone())
+        };
+        let under_way = &self.letters.under_way;
+        let fresh: Vec<DeadLetter> = letters
+            .into_iter()
+            .filter(|l| !under_way.contains(&(id.0, l.split, l.offset)))
+            .collect();
+        let names: Vec<String> = fresh.iter().map(|l| split_name(l.split)).collect();
+        let batch = rows(id, name, &names, &fresh)?;
+        let known = self.known_letters(&batch)?;
+        let unknown = arrow::compute::not(&known)?;
+        for (letter, known) in fresh.iter().zip(known.iter()) {
+            if known != Some(true) {
+                self.letters.under_way.insert((id.0, letter.split, letter.offset));
+            }
+        }
+        let batch = filter_record_batch(&batch, &unknown)?;
+        if batch.num_rows() > 0 {
+            self.send_letters(Delta::consolidate(&schema(), &[Delta::inserts(batch)], &KEY)?);
+        }
+        Ok(())
+    }
+
+    /// Which rows' keys the table holds.
+    fn known_letters(&mut self, batch: &RecordBatch) -> Result<BooleanArray> {
+        // The table's step takes what is durable, so that nothing is in between.
+        self.advance(DEAD_LETTERS)?;
+        let Some(region) = self.regions.get(&DEAD_LETTERS) else {
+            return Ok(vec![false; batch.num_rows()].into());
+        };
+        let Some(relation) = &region.relation else {
+            return Ok(vec![false; batch.num_rows()].into());
+        };
+        relation
+            .snapshot(region.frontier())?
+            .contains_keys(&batch.project(&KEY)?)
+    }
+
+    fn send_letters(&mut self, delta: Delta) {
+        self.letters.sent += 1;
+        let cut = SourceCut {
+            letters: vec![delta],
+            ..SourceCut::default()
+        };
+        if self.requests.send(Request::Cut(cut)).is_err() {
+            tracing::debug!("the sequencer has stopped");
+        }
+    }
+
+    /// An epoch brought these changes of the table.
+    pub(super) fn letters_durable(&mut self, delta: &Delta) {
+        let ids = delta.batch.column(0).as_primitive::<Int64Type>();
+        for (i, id) in ids.values().iter().enumerate() {
+            let count = self.letters.counts.entry(ObjectId(*id as u32)).or_default();
+            *count = count.saturating_add_signed(delta.diff(i));
+        }
+        if self.recovering {
+            return;
+        }
+        self.letters.durable += 1;
+        if self.letters.durable == self.letters.sent {
+            self.letters.under_way.clear();
+        }
+    }
+
+    /// The log did not take these changes.
+    pub(super) fn letters_failed(&mut self, deltas: Vec<Delta>) {
+        self.letters.sent -= deltas.len() as u64;
+        self.letters.failed.extend(deltas);
+    }
+
+    /// Offers the log again what it did not take.
+    pub(super) fn retry_letters(&mut self) {
+        for delta in std::mem::take(&mut self.letters.failed) {
+            self.send_letters(delta);
+        }
+    }
+
+    /// Counts the letters that a restart found in the table's base.
+    pub(super) fn count_letters(&mut self) -> Result<()> {
+        let Some(region) = self.regions.get(&DEAD_LETTERS) else {
+            return Ok(());
+        };
+        let Some(relation) = &region.relation else {
+            return Ok(());
+        };
+        for batch in relation.snapshot(relation.frontier())?.rows()? {
+            for id in batch.column(0).as_primitive::<Int64Type>().values() {
+                *self.letters.counts.entry(ObjectId(*id as u32)).or_default() += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A source is gone, and its letters go with it.
+    pub(super) fn forget_letters(&mut self, id: ObjectId) {
+        if self.recovering || self.letters.counts.remove(&id).unwrap_or(0) == 0 {
+            return;
+        }
+        if let Err(error) = self.try_forget_letters(id) {
+            tracing::warn!(error = error_text(&error), "dead letters of a dropped source stay");
+        }
+    }
+
+    fn try_forget_letters(&mut self, id: ObjectId) -> Result<()> {
+        self.advance(DEAD_LETTERS)?;
+        let Some(region) = self.regions.get(&DEAD_LETTERS) else {
+            return Ok(());
+        };
+        let Some(relation) = &region.relation else {
+            return Ok(());
+        };
+        let mut gone = Vec::new();
+        for batch in relation.snapshot(region.frontier())?.rows()? {
+            let ids = batch.column(0).as_primitive::<Int64Type>();
+            let mine: BooleanArray = ids.values().iter().map(|i| Some(*i == i64::from(id.0))).collect();
+            gone.push(Delta::inserts(filter_record_batch(&batch, &mine)?).negate());
+        }
+        let gone = Delta::consolidate(&schema(), &gone, &KEY)?;
+        if gone.num_rows() > 0 {
+            self.send_letters(gone);
+        }
+        Ok(())
+    }
+}
+
+fn rows(id: ObjectId, name: &str, partitions: &[String], letters: &[DeadLetter]) -> Result<RecordBatch> {
+    let n = letters.len();
+    let times: TimestampMicrosecondArray = letters.iter().map(|l| l.timestamp_us).collect();
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int64Array::from(vec![i64::from(id.0); n])),
+        Arc::new(StringArray::from(vec![name; n])),
+        Arc::new(StringArray::from_iter_values(partitions)),
+        Arc::new(letters.iter().map(|l| l.offset as i64).collect::<Int64Array>()),
+        Arc::new(StringArray::from_iter_values(letters.iter().map(|l| &l.reason))),
+        Arc::new(letters.iter().map(|l| l.value.as_deref()).collect::<BinaryArray>()),
+        Arc::new(letters.iter().map(|l| l.key.as_deref()).collect::<BinaryArray>()),
+        Arc::new(times.with_timezone("UTC")),
+    ];
+    Ok(RecordBatch::try_new(schema(), columns)?)
+}
