@@ -6,8 +6,9 @@
 //!        0                     tombstone, explicit: a merge of some files must keep it for the older ones
 //! ```
 //!
-//! A [`DeltaBuilder`] gathers entries in one arena, in any order, the last put of a key winning; writing it sorts an
-//! index of 32 bytes a row, of which 11 key bytes decide most comparisons. Cost: about 1 µs a row, see
+//! A file is written through a [`DeltaWriter`] in key order. A region's entries come from a [`DeltaIndex`], which sorts
+//! them where they lie, the last of a key winning, by 11 key bytes in most comparisons: 56 bytes an entry beside the entries
+//! themselves. What is sorted already (a relation's rows) is passed on. Cost: about 1 µs a row, see
 //! `docs/decisions/0002-delta-files.md`. RocksDB's own `put` would cost 4 µs and a compaction.
 
 use std::collections::BTreeMap;
@@ -106,77 +107,61 @@ pub(crate) fn decode_value<'a>(value: &'a [u8], file: &dyn std::fmt::Display) ->
     }
 }
 
+/// An entry that lies elsewhere.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    /// Group index in the high 32 bits (its rank once sorted), then vnode, then the first 11 key bytes.
-    order: u128,
-    offset: u64,
-    key_bytes: u32,
-    value_bytes: u32,
+struct Entry<'a> {
+    /// Group (its rank once sorted) in the high 32 bits, then vnode, then the first 3 key bytes.
+    high: u64,
+    /// The next 8 key bytes.
+    low: u64,
+    key: &'a [u8],
+    value: Option<&'a [u8]>,
+    /// Position among the entries added: the last of equal keys wins.
+    place: u32,
+    vnode: u8,
 }
 
-const GROUP_SHIFT: u32 = 96;
+const GROUP_SHIFT: u32 = 32;
 const ORDER_KEY_BYTES: usize = 11;
 
-/// A (region, operator, table).
-type Group = (u32, u32, u8);
+/// An (operator, table).
+type Group = (u32, u8);
 
-/// Gathers the entries of one delta file.
+/// Sorts one region's entries, which stay where they are.
 #[derive(Debug, Default)]
-pub struct DeltaBuilder {
-    /// Per entry: encoded key, then encoded value.
-    arena: Vec<u8>,
-    entries: Vec<Entry>,
+pub struct DeltaIndex<'a> {
+    region: u32,
+    entries: Vec<Entry<'a>>,
     groups: Vec<Group>,
     group_of: BTreeMap<Group, u32>,
     last_group: Option<(Group, u32)>,
 }
 
-impl DeltaBuilder {
-    /// An empty builder.
-    pub fn new() -> Self {
-        Self::default()
+impl<'a> DeltaIndex<'a> {
+    /// An empty index for entries of `region`, with room for `entries`.
+    pub fn new(region: u32, entries: usize) -> Self {
+        Self {
+            region,
+            entries: Vec::with_capacity(entries),
+            ..Self::default()
+        }
     }
 
-    /// Whether nothing was added.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Entries added, replaced ones included.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Memory held.
-    pub fn memory_bytes(&self) -> usize {
-        self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
-    }
-
-    /// Sets a key's value.
-    pub fn put(&mut self, key: StateKey<'_>, value: &[u8]) {
-        self.add(key, PUT, value);
-    }
-
-    /// Removes a key.
-    pub fn delete(&mut self, key: StateKey<'_>) {
-        self.add(key, TOMBSTONE, &[]);
-    }
-
-    /// Adds all entries of another builder after this one's.
-    pub fn append(&mut self, other: &Self) {
-        let base = self.arena.len() as u64;
-        self.arena.extend_from_slice(&other.arena);
-        let groups: Vec<u32> = other.groups.iter().map(|group| self.group(*group)).collect();
-        let low = (1_u128 << GROUP_SHIFT) - 1;
-        self.entries.extend(other.entries.iter().map(|entry| {
-            let group = groups[(entry.order >> GROUP_SHIFT) as usize];
-            Entry {
-                order: (u128::from(group) << GROUP_SHIFT) | (entry.order & low),
-                offset: entry.offset + base,
-                ..*entry
-            }
-        }));
+    /// Sets a key's value, or removes the key.
+    pub fn put(&mut self, operator: u32, table: u8, vnode: u8, key: &'a [u8], value: Option<&'a [u8]>) {
+        let group = self.group((operator, table));
+        let mut first = [0; ORDER_KEY_BYTES];
+        let shown = key.len().min(ORDER_KEY_BYTES);
+        first[..shown].copy_from_slice(&key[..shown]);
+        let [a, b, c, rest @ ..] = first;
+        self.entries.push(Entry {
+            high: (u64::from(group) << GROUP_SHIFT) | u64::from(u32::from_be_bytes([vnode, a, b, c])),
+            low: u64::from_be_bytes(rest),
+            key,
+            value,
+            place: self.entries.len() as u32,
+            vnode,
+        });
     }
 
     fn group(&mut self, group: Group) -> u32 {
@@ -194,110 +179,206 @@ impl DeltaBuilder {
         index
     }
 
-    fn add(&mut self, key: StateKey<'_>, tag: u8, value: &[u8]) {
-        let group = self.group((key.region, key.operator, key.table));
-        let mut first = [0; 16];
-        first[..4].copy_from_slice(&group.to_be_bytes());
-        first[4] = key.vnode;
-        let shown = key.key.len().min(ORDER_KEY_BYTES);
-        first[5..5 + shown].copy_from_slice(&key.key[..shown]);
-        let offset = self.arena.len();
-        key.encode(&mut self.arena);
-        let key_bytes = self.arena.len() - offset;
-        self.arena.push(tag);
-        self.arena.extend_from_slice(value);
-        let value_bytes = self.arena.len() - offset - key_bytes;
-        self.entries.push(Entry {
-            order: u128::from_be_bytes(first),
-            offset: offset as u64,
-            key_bytes: key_bytes as u32,
-            value_bytes: value_bytes as u32,
-        });
-    }
-
-    fn key(&self, entry: &Entry) -> &[u8] {
-        &self.arena[entry.offset as usize..][..entry.key_bytes as usize]
-    }
-
-    fn value(&self, entry: &Entry) -> &[u8] {
-        &self.arena[entry.offset as usize + entry.key_bytes as usize..][..entry.value_bytes as usize]
-    }
-
     /// Sorts by key and keeps the last entry of each; groups become ranks first so that integers compare as keys do.
     fn sort(&mut self) {
         let mut sorted: Vec<Group> = self.groups.clone();
         sorted.sort_unstable();
         let rank: BTreeMap<Group, u32> = sorted.iter().copied().zip(0..).collect();
-        let ranks: Vec<u32> = self.groups.iter().map(|group| rank[group]).collect();
-        let low = (1_u128 << GROUP_SHIFT) - 1;
+        let ranks: Vec<u64> = self.groups.iter().map(|group| u64::from(rank[group])).collect();
+        let low = (1_u64 << GROUP_SHIFT) - 1;
         for entry in &mut self.entries {
-            let group = ranks[(entry.order >> GROUP_SHIFT) as usize];
-            entry.order = (u128::from(group) << GROUP_SHIFT) | (entry.order & low);
+            let group = ranks[(entry.high >> GROUP_SHIFT) as usize];
+            entry.high = (group << GROUP_SHIFT) | (entry.high & low);
         }
         self.groups = sorted;
-        self.group_of = rank;
-        self.last_group = None;
-        let arena = &self.arena;
-        let rest = |entry: &Entry| {
-            let end = entry.offset as usize + entry.key_bytes as usize;
-            let shown = entry.offset as usize + STATE_KEY_PREFIX_BYTES;
-            &arena[(shown + ORDER_KEY_BYTES).min(end)..end]
-        };
-        // Short keys are padded with zeros in `order`, so equal orders may differ in length: compare that too.
-        let by_key = |a: &Entry, b: &Entry| {
-            let order = a.order.cmp(&b.order).then_with(|| rest(a).cmp(rest(b)));
-            order.then_with(|| a.key_bytes.cmp(&b.key_bytes))
-        };
         self.entries
-            .sort_unstable_by(|a, b| by_key(a, b).then(b.offset.cmp(&a.offset)));
+            .sort_unstable_by(|a, b| by_key(a, b).then(b.place.cmp(&a.place)));
         self.entries.dedup_by(|later, kept| by_key(later, kept).is_eq());
     }
 
-    /// Writes the sorted entries into a new SST at `path` and returns their number, tombstones included. Nothing is
-    /// synced: the store copies the file to where it stays.
-    pub fn write(mut self, shared: &RocksShared, path: &Path) -> Result<u64> {
+    /// Adds the sorted entries to a file in which no key of the region comes after them yet.
+    pub fn write(mut self, writer: &mut DeltaWriter<'_>) -> Result<()> {
         self.sort();
-        let options = shared.options();
-        let mut writer = SortedWriter::create(&options, path)?;
         for entry in &self.entries {
-            writer.add(self.key(entry), self.value(entry))?;
+            let (operator, table) = self.groups[(entry.high >> GROUP_SHIFT) as usize];
+            let key = StateKey {
+                region: self.region,
+                operator,
+                table,
+                vnode: entry.vnode,
+                key: entry.key,
+            };
+            writer.put(key, entry.value)?;
         }
-        writer.finish()
+        Ok(())
     }
 }
 
-/// Writes an SST from entries that come in key order.
-pub(crate) struct SortedWriter<'a> {
-    writer: SstFileWriter<'a>,
+/// Short keys are padded with zeros in `high` and `low`, so equal ones may differ in length: that is compared too.
+fn by_key(a: &Entry<'_>, b: &Entry<'_>) -> std::cmp::Ordering {
+    let rest = |entry: &Entry<'_>| ORDER_KEY_BYTES.min(entry.key.len());
+    (a.high, a.low)
+        .cmp(&(b.high, b.low))
+        .then_with(|| a.key[rest(a)..].cmp(&b.key[rest(b)..]))
+        .then_with(|| a.key.len().cmp(&b.key.len()))
+}
+
+/// Gathers entries of any regions in memory of its own, in any order.
+#[derive(Debug, Default)]
+pub struct DeltaBuilder {
+    /// Per entry: key, then value.
+    arena: Vec<u8>,
+    entries: BTreeMap<u32, Vec<Gathered>>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    group: Group,
+    vnode: u8,
+    offset: usize,
+    key_bytes: usize,
+    value_bytes: Option<usize>,
+}
+
+impl DeltaBuilder {
+    /// An empty builder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sets a key's value.
+    pub fn put(&mut self, key: StateKey<'_>, value: &[u8]) {
+        self.add(key, Some(value));
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: StateKey<'_>) {
+        self.add(key, None);
+    }
+
+    fn add(&mut self, key: StateKey<'_>, value: Option<&[u8]>) {
+        let offset = self.arena.len();
+        self.arena.extend_from_slice(key.key);
+        self.arena.extend_from_slice(value.unwrap_or_default());
+        self.entries.entry(key.region).or_default().push(Gathered {
+            group: (key.operator, key.table),
+            vnode: key.vnode,
+            offset,
+            key_bytes: key.key.len(),
+            value_bytes: value.map(<[u8]>::len),
+        });
+    }
+
+    /// Adds the sorted entries to a file.
+    pub fn write_to(&self, writer: &mut DeltaWriter<'_>) -> Result<()> {
+        for (region, entries) in &self.entries {
+            let mut index = DeltaIndex::new(*region, entries.len());
+            for entry in entries {
+                let (key, rest) = self.arena[entry.offset..].split_at(entry.key_bytes);
+                let value = entry.value_bytes.map(|bytes| &rest[..bytes]);
+                index.put(entry.group.0, entry.group.1, entry.vnode, key, value);
+            }
+            index.write(writer)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the sorted entries into a new SST at `path` and returns their number, tombstones included. Nothing is
+    /// synced: the store does that.
+    pub fn write(self, shared: &RocksShared, path: &Path) -> Result<u64> {
+        let options = shared.options();
+        let mut writer = DeltaWriter::new(&options, path);
+        self.write_to(&mut writer)?;
+        Ok(writer.finish()?.map_or(0, |written| written.rows))
+    }
+}
+
+/// What was written into a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WrittenFile {
+    /// Entries, tombstones included.
+    pub rows: u64,
+    /// Regions that have entries, ascending.
+    pub regions: Vec<u32>,
+}
+
+/// Writes a delta file from entries that come in key order. The file is made with the first of them.
+pub struct DeltaWriter<'a> {
+    options: &'a Options,
     path: &'a Path,
-    rows: u64,
+    writer: Option<SstFileWriter<'a>>,
+    written: WrittenFile,
+    key: Vec<u8>,
+    value: Vec<u8>,
 }
 
-impl<'a> SortedWriter<'a> {
-    pub(crate) fn create(options: &'a Options, path: &'a Path) -> Result<Self> {
-        let writer = SstFileWriter::create(options);
-        writer
-            .open(path)
-            .map_err(|e| StorageError::from_rocksdb(e, format!("creating {}", path.display())))?;
-        Ok(Self { writer, path, rows: 0 })
-    }
-
-    /// Adds an encoded entry.
-    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.rows += 1;
-        let added = self.writer.put(key, value);
-        added.map_err(|e| StorageError::from_rocksdb(e, format!("writing {}", self.path.display())))
+impl<'a> DeltaWriter<'a> {
+    pub(crate) fn new(options: &'a Options, path: &'a Path) -> Self {
+        Self {
+            options,
+            path,
+            writer: None,
+            written: WrittenFile {
+                rows: 0,
+                regions: Vec::new(),
+            },
+            key: Vec::new(),
+            value: Vec::new(),
+        }
     }
 
     /// Entries so far.
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows
+    pub fn rows(&self) -> u64 {
+        self.written.rows
     }
 
-    /// Ends the file, which must have an entry, and returns their number.
-    pub(crate) fn finish(mut self) -> Result<u64> {
-        let done = self.writer.finish();
-        done.map_err(|e| StorageError::from_rocksdb(e, format!("finishing {}", self.path.display())))?;
-        Ok(self.rows)
+    /// Adds an entry: a value, or none for a removed key.
+    pub fn put(&mut self, key: StateKey<'_>, value: Option<&[u8]>) -> Result<()> {
+        let (mut encoded, mut stored) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
+        encoded.clear();
+        key.encode(&mut encoded);
+        stored.clear();
+        stored.push(if value.is_some() { PUT } else { TOMBSTONE });
+        stored.extend_from_slice(value.unwrap_or_default());
+        let added = self.add(key.region, &encoded, &stored);
+        (self.key, self.value) = (encoded, stored);
+        added
+    }
+
+    /// Adds an entry as it is stored.
+    pub(crate) fn add(&mut self, region: u32, key: &[u8], stored: &[u8]) -> Result<()> {
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => {
+                let writer = SstFileWriter::create(self.options);
+                writer
+                    .open(self.path)
+                    .map_err(|e| StorageError::from_rocksdb(e, format!("creating {}", self.path.display())))?;
+                self.writer.insert(writer)
+            }
+        };
+        self.written.rows += 1;
+        if self.written.regions.last() != Some(&region) {
+            self.written.regions.push(region);
+        }
+        writer
+            .put(key, stored)
+            .map_err(|e| StorageError::from_rocksdb(e, format!("writing {}", self.path.display())))
+    }
+
+    /// Ends the file; none was made if nothing was added.
+    pub(crate) fn finish(mut self) -> Result<Option<WrittenFile>> {
+        let Some(mut writer) = self.writer.take() else {
+            return Ok(None);
+        };
+        writer
+            .finish()
+            .map_err(|e| StorageError::from_rocksdb(e, format!("finishing {}", self.path.display())))?;
+        Ok(Some(self.written))
     }
 }

@@ -27,7 +27,8 @@ use rocksdb::{
     ColumnFamilyDescriptor, DB, DBCompressionType, FlushOptions, IngestExternalFileOptions, ReadOptions, WriteOptions,
 };
 
-use crate::delta_file::{after_prefix, decode_value, region_prefix};
+use crate::checkpoint::{VnodeSet, WrittenDelta};
+use crate::delta_file::{StateKey, after_prefix, decode_value, operator_prefix, region_prefix, vnode_prefix};
 use crate::error::{Result, StorageError};
 use crate::owned::{OwnedIterator, OwnedSnapshot};
 use crate::rocks::{PREFIX_BYTES, RocksShared};
@@ -132,6 +133,12 @@ impl Tier {
             crate::checkpoint::remove_scratch(path);
         }
         done
+    }
+
+    /// [`Self::ingest`] of files that the store has just written; after an error it may be repeated.
+    pub fn ingest_written(&self, files: &[WrittenDelta]) -> Result<()> {
+        let paths: Vec<PathBuf> = files.iter().map(|file| file.scratch.0.clone()).collect();
+        self.ingest_moved(&paths)
     }
 
     /// A new path in the tier's directory, for a file that [`Self::ingest_moved`] takes.
@@ -242,6 +249,40 @@ impl TierSnapshot {
         Ok(())
     }
 
+    /// Whether a region has any entry.
+    pub fn has_region(self: &Arc<Self>, region: u32) -> Result<bool> {
+        Ok(self.scan(&region_prefix(region), None)?.next()?.is_some())
+    }
+
+    /// Calls `f` with table, vnode, key and value of each entry of an operator, in that order, for the vnodes given (all if
+    /// none). Its error ends the scan.
+    pub fn scan_operator<E: From<StorageError>>(
+        self: &Arc<Self>,
+        region: u32,
+        operator: u32,
+        vnodes: Option<&VnodeSet>,
+        mut f: impl FnMut(u8, u8, &[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let wanted = vnodes.copied().unwrap_or(VnodeSet::ALL);
+        let prefix = operator_prefix(region, operator);
+        let mut scan = self.scan(&prefix, None)?;
+        while let Some((encoded, value)) = scan.next()? {
+            let key = StateKey::decode(encoded)
+                .ok_or_else(|| StorageError::corrupt("the tier", "an entry's key is too short"))?;
+            if wanted.contains(key.vnode) {
+                f(key.table, key.vnode, key.key, value)?;
+                continue;
+            }
+            let next = match wanted.after(key.vnode) {
+                Some(vnode) => Some((key.table, vnode)),
+                None => key.table.checked_add(1).map(|table| (table, 0)),
+            };
+            let Some((table, vnode)) = next else { break };
+            scan.seek(&prefix, Some(&vnode_prefix(region, operator, table, vnode)))?;
+        }
+        Ok(())
+    }
+
     /// The entries whose keys begin with `prefix`, from the key `from` on if given.
     pub fn scan(self: &Arc<Self>, prefix: &[u8], from: Option<&[u8]>) -> Result<TierScan> {
         let mut scan = TierScan {
@@ -280,10 +321,11 @@ impl TierScan {
     /// Begins again with another prefix.
     pub fn seek(&mut self, prefix: &[u8], from: Option<&[u8]>) -> Result<()> {
         let short = prefix.len() >= PREFIX_BYTES;
+        let same = short == self.short && (short || prefix == self.prefix);
         self.prefix.clear();
         self.prefix.extend_from_slice(prefix);
         self.fresh = true;
-        let reused = self.iterator.take().filter(|_| short && self.short);
+        let reused = self.iterator.take().filter(|_| same);
         let mut iterator = match reused {
             Some(iterator) => iterator,
             None => self.snapshot.inner.iterator(scan_options(prefix, short)),

@@ -8,7 +8,7 @@ use crate::codec::{u32_at, u64_at};
 use crate::error::{Result, StorageError};
 
 const MAGIC: [u8; 8] = *b"LEVEEMAN";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Magic, version, body bytes, crc32 of all but itself.
 const HEADER_BYTES: usize = 24;
 
@@ -48,6 +48,8 @@ pub struct FileMeta {
     pub crc32: u32,
     /// Entries, tombstones included.
     pub rows: u64,
+    /// Regions that have entries in it, ascending.
+    pub regions: Vec<u32>,
 }
 
 /// A region's state at one epoch.
@@ -110,6 +112,16 @@ impl Manifest {
             self.files.get(id).cloned().ok_or_else(missing)
         };
         version.files.iter().map(find).collect()
+    }
+
+    /// Goes back to the versions chosen for a restart: later ones are forgotten, and so are regions without one. What a
+    /// region does from there on must not build upon what it had done beyond.
+    pub fn rewind(&mut self, chosen: &BTreeMap<u32, u64>) {
+        self.regions.retain(|region, versions| {
+            let Some(epoch) = chosen.get(region) else { return false };
+            versions.retain(|version| version.epoch <= *epoch);
+            true
+        });
     }
 
     /// Checks that versions ascend and that their files are described.

@@ -1,11 +1,13 @@
 //! Merging delta files, so that a version's list stays short.
 //!
-//! Size-tiered: when a list has more than [`FILES_MAX`] files, the longest newest stretch is merged in which no file is
-//! larger than twice all newer ones together. So sizes fall geometrically along the list, and an entry is rewritten a
-//! logarithmic number of times.
+//! Size-tiered: files fall into classes by size, each eight times the one before. Seen from the newest file on, a file counts as
+//! of the highest class so far; when eight of a class have come together, they and all newer files are merged. So a list
+//! holds at most seven files of each class, and an entry is rewritten once a class, log₈ of the state's size in ticks:
+//! the cold tier compacts the same entries once more, and a restart opens files by linking them, so a longer list is
+//! cheap. Merging streams: it holds a block of each input.
 //!
 //! ```text
-//! sizes, oldest first   900 300 │ 9 7 1 1 1 1 1 1 1     →   900 300 23
+//! sizes, oldest first   900 300 │ 2 1 1 1 1 1 1 1     →   900 300 9
 //! ```
 //!
 //! A file holds entries of several regions and their lists differ, so a plan is made for each distinct stretch, with
@@ -15,12 +17,16 @@ use std::collections::BTreeMap;
 
 use super::manifest::{FileId, FileMeta, Regions};
 use super::restore::{decode_key, ingest, scan_options};
-use super::store::{CheckpointStore, remove_scratch};
-use crate::delta_file::{SortedWriter, after_prefix, decode_value, region_prefix};
+use super::store::{CheckpointStore, ScratchFile};
+use crate::delta_file::{DeltaWriter, after_prefix, decode_value, region_prefix};
 use crate::error::{Result, StorageError};
 
-/// Files in a list that start a merge.
-pub const FILES_MAX: usize = 8;
+/// Files of a size class that start a merge.
+const FAN_IN: usize = 8;
+/// Smaller files are all of the first class.
+const CLASS_BYTES: u64 = 64 << 10;
+/// No list is longer, whatever the sizes: seven of each class up to a terabyte.
+pub const FILES_MAX: usize = 64;
 
 /// One merge to do: see [`plan_merges`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,21 +58,31 @@ pub fn plan_merges(regions: &Regions, files: &BTreeMap<FileId, FileMeta>) -> Vec
     plans.into_values().collect()
 }
 
-/// Where the newest stretch to merge begins, if there is one of at least two files.
+/// Where the newest stretch to merge begins, if there is one: see the module's text.
 fn stretch(sizes: &[u64]) -> Option<usize> {
-    if sizes.len() <= FILES_MAX {
-        return None;
+    let mut start = None;
+    let (mut class, mut in_class) = (0, 0);
+    for (at, size) in sizes.iter().enumerate().rev() {
+        let own = size_class(*size);
+        if own > class {
+            (class, in_class) = (own, 0);
+        }
+        in_class += 1;
+        if in_class >= FAN_IN {
+            start = Some(at);
+        }
     }
-    let mut start = sizes.len() - 1;
-    let mut newer = sizes[start];
-    while start > 0 && sizes[start - 1] <= newer.saturating_mul(2) {
-        start -= 1;
-        newer = newer.saturating_add(sizes[start]);
+    start
+}
+
+/// Files of a class differ in size by less than [`FAN_IN`] times.
+fn size_class(bytes: u64) -> u32 {
+    let (mut class, mut bound) = (0, CLASS_BYTES);
+    while bytes >= bound {
+        class += 1;
+        bound = bound.saturating_mul(FAN_IN as u64);
     }
-    if start + 1 == sizes.len() && sizes.len() > 2 * FILES_MAX {
-        start -= 1;
-    }
-    (start + 1 < sizes.len()).then_some(start)
+    class
 }
 
 /// Replaces the inputs by the merged file (by nothing, if no entry was left) in all versions of the plan's regions
@@ -104,24 +120,25 @@ impl CheckpointStore {
     /// [`CheckpointStore::put_delta`]'s, the file is kept until a manifest names it.
     pub fn merge(&self, plan: &MergePlan) -> Result<Option<FileMeta>> {
         let database = ingest(self, &plan.inputs)?;
-        let path = self.scratch("merged.sst");
+        let path = ScratchFile(self.scratch("merged.sst"));
         let options = self.rocks.options();
-        let merged = SortedWriter::create(&options, &path).and_then(|mut writer| {
-            for (region, at_start) in &plan.regions {
-                copy_region(database.db()?, *region, *at_start, &mut writer)?;
-            }
-            if writer.rows() == 0 {
-                return Ok(None);
-            }
-            let rows = writer.finish()?;
-            self.put_file(&path, rows).map(Some)
-        });
-        remove_scratch(&path);
-        merged
+        let mut writer = DeltaWriter::new(&options, &path.0);
+        for (region, at_start) in &plan.regions {
+            copy_region(database.db()?, *region, *at_start, &mut writer)?;
+        }
+        match writer.finish()? {
+            Some(written) => self.put_file(&path.0, written).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
-fn copy_region(db: &rocksdb::DB, region: u32, drop_tombstones: bool, writer: &mut SortedWriter<'_>) -> Result<()> {
+pub(super) fn copy_region(
+    db: &rocksdb::DB,
+    region: u32,
+    drop_tombstones: bool,
+    writer: &mut DeltaWriter<'_>,
+) -> Result<()> {
     let prefix = region_prefix(region);
     let mut options = scan_options();
     if let Some(end) = after_prefix(&prefix) {
@@ -132,11 +149,53 @@ fn copy_region(db: &rocksdb::DB, region: u32, drop_tombstones: bool, writer: &mu
     while let Some((key, value)) = iterator.item() {
         decode_key(key)?;
         if !drop_tombstones || decode_value(value, &"a merged database")?.is_some() {
-            writer.add(key, value)?;
+            writer.add(region, key, value)?;
         }
         iterator.next();
     }
     iterator
         .status()
         .map_err(|e| StorageError::from_rocksdb(e, "merging delta files"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rewriting is bounded: with equal ticks an entry is rewritten once a size class, and lists stay short.
+    #[test]
+    fn an_entry_is_rewritten_a_logarithmic_number_of_times() {
+        for tick in [2_000_u64, 3 << 20, 90 << 20] {
+            let (mut list, mut written, mut longest) = (Vec::new(), 0, 0);
+            let ticks = 4096;
+            for _ in 0..ticks {
+                list.push(tick);
+                if let Some(start) = stretch(&list) {
+                    let merged: u64 = list.drain(start..).sum();
+                    written += merged;
+                    list.push(merged);
+                }
+                longest = longest.max(list.len());
+            }
+            let rewritten = written as f64 / (tick * ticks) as f64;
+            assert!(rewritten < 5.0, "tick {tick}: each entry rewritten {rewritten:.1} times");
+            assert!(longest <= FILES_MAX / 2, "tick {tick}: {longest} files");
+        }
+    }
+
+    #[test]
+    fn lists_of_any_sizes_stay_short() {
+        let mut state = 9_u64;
+        let mut list: Vec<u64> = Vec::new();
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            list.push(1 << ((state >> 33) % 38));
+            if let Some(start) = stretch(&list) {
+                assert!(list.len() - start >= FAN_IN);
+                let merged: u64 = list.drain(start..).sum();
+                list.push(merged);
+            }
+            assert!(list.len() <= FILES_MAX, "{list:?}");
+        }
+    }
 }

@@ -22,9 +22,9 @@ mod store;
 pub use manifest::{FileId, FileMeta, Manifest, RegionVersion, Regions, choose_versions, prune};
 pub use merge::{FILES_MAX, MergePlan, apply_merge, plan_merges};
 pub use objects::CheckpointTarget;
-pub use restore::{Restore, VnodeSet};
+pub use restore::{Restore, VnodeSet, load};
 pub(crate) use store::remove_scratch;
-pub use store::{Candidate, CheckpointStore, GcReport, Loaded, highest_term};
+pub use store::{Candidate, CheckpointStore, GcReport, Loaded, WrittenDelta, highest_term};
 
 #[cfg(test)]
 mod tests;

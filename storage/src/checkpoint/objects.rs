@@ -93,7 +93,7 @@ pub(crate) fn copy_file(source: &Path, mut sink: impl FnMut(&[u8]) -> Result<()>
     }
 }
 
-/// Objects as files: written under `tmp/`, synced, then linked to their name if it is free, and the name synced.
+/// Objects as files: written (or linked) under `tmp/`, synced, then linked to their name if it is free, and the name synced.
 #[derive(Debug)]
 struct Directory {
     fs: Arc<dyn FileSystem>,
@@ -121,37 +121,40 @@ impl Directory {
         })
     }
 
-    fn create_with<T>(&self, name: &str, fill: impl FnOnce(&mut dyn crate::fs::FsFile) -> Result<T>) -> Result<T> {
+    /// `fill` makes a durable file at the path that it is given.
+    fn create_with(&self, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let temp = self
             .root
             .join("tmp")
             .join(self.next_temp.fetch_add(1, Ordering::Relaxed).to_string());
         let path = object_path(&self.root, name);
         let write = || {
-            let mut file = self.fs.create_new(&temp)?;
-            let filled = fill(&mut *file)?;
-            file.sync()?;
-            self.fs.hard_link(&temp, &path)?;
-            Ok(filled)
+            fill(&temp)?;
+            self.fs.hard_link(&temp, &path)
         };
         let written = write();
         // A second name left behind does no harm, and goes at the next start.
         if let Err(error) = self.fs.remove(&temp) {
             tracing::debug!(file = %temp.display(), %error, "leaving a temporary file behind until restart");
         }
-        let written = written?;
-        self.fs.sync_dir(path.parent().unwrap_or(&self.root))?;
-        Ok(written)
+        written?;
+        self.fs.sync_dir(path.parent().unwrap_or(&self.root))
     }
 }
 
 impl Objects for Directory {
     fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.create_with(name, |file| file.append(bytes))
+        self.create_with(name, |temp| {
+            let mut file = self.fs.create_new(temp)?;
+            file.append(bytes)?;
+            file.sync()
+        })
     }
 
     fn create_from_file(&self, name: &str, source: &Path) -> Result<(u64, u32)> {
-        self.create_with(name, |file| copy_file(source, |piece| file.append(piece)))
+        let described = copy_file(source, |_| Ok(()))?;
+        self.create_with(name, |temp| self.fs.import(source, temp))?;
+        Ok(described)
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>> {

@@ -1,12 +1,16 @@
-//! Reading a checkpoint's state back: files into throw-away databases, then a scan in key order.
+//! Reading a checkpoint's state back: its files into a tier.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::manifest::{FileId, FileMeta, Manifest, manifest_name};
+use super::merge::copy_region;
 use super::store::{CheckpointStore, remove_scratch};
-use crate::delta_file::{StateKey, after_prefix, decode_value, operator_prefix, region_prefix, vnode_prefix};
+use crate::delta_file::{DeltaWriter, StateKey, after_prefix, operator_prefix, region_prefix};
 use crate::error::{Result, StorageError};
 use crate::rocks::ScratchDb;
+use crate::tier::{Tier, TierSnapshot};
 
 /// A set of the 256 hash buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,7 +31,7 @@ impl VnodeSet {
     }
 
     /// The smallest member above `vnode`.
-    fn after(&self, vnode: u8) -> Option<u8> {
+    pub(crate) fn after(&self, vnode: u8) -> Option<u8> {
         (vnode..u8::MAX)
             .map(|below| below + 1)
             .find(|next| self.contains(*next))
@@ -42,111 +46,143 @@ impl FromIterator<u8> for VnodeSet {
     }
 }
 
-/// The state of some regions, each at its own version. Directories go when this is dropped.
-pub struct Restore {
-    databases: Vec<ScratchDb>,
-    database_of: BTreeMap<u32, usize>,
+/// Fills an empty tier with the versions `chosen` (region → epoch) of a manifest. Regions that it leaves out have no entries.
+///
+/// The files are linked, not read (see [`CheckpointStore::verify_files`]), in the order in which they were written, which is the order in
+/// every region's list. A file counts for a region only if its version lists it, so two things are set right:
+///
+/// * entries that a merged file at the beginning of a region's list replaces, in older files that another region still
+///   lists, are removed before that file comes in;
+/// * a file with entries of a region beyond its version is copied without them. That is rare: a region starts at an older
+///   version only if a subscriber lagged behind it.
+pub fn load(store: &CheckpointStore, tier: &Arc<Tier>, manifest: &Manifest, chosen: &BTreeMap<u32, u64>) -> Result<()> {
+    let mut lists: BTreeMap<u32, &[FileId]> = BTreeMap::new();
+    let mut files: BTreeMap<FileId, FileMeta> = BTreeMap::new();
+    for (region, epoch) in chosen {
+        let version = manifest.version(*region, *epoch).ok_or_else(|| StorageError::Invalid {
+            what: manifest_name(manifest.number),
+            reason: format!("has no version of region {region} at epoch {epoch}"),
+        })?;
+        lists.insert(*region, &version.files);
+        files.extend(manifest.files_of(version)?.into_iter().map(|file| (file.id, file)));
+    }
+    let mut waiting: Vec<PathBuf> = Vec::new();
+    let mut seen: BTreeSet<u32> = BTreeSet::new();
+    for file in files.values() {
+        for region in &file.regions {
+            // Older entries of a region whose list begins here.
+            if lists.get(region).is_some_and(|list| list.first() == Some(&file.id)) && seen.contains(region) {
+                tier.ingest_moved(&std::mem::take(&mut waiting))?;
+                tier.drop_region(*region)?;
+            }
+        }
+        seen.extend(&file.regions);
+        let path = tier.incoming_path();
+        store.objects.fetch(&file.id.name(), &path)?;
+        let beyond = |region: &u32| {
+            let list = lists.get(region);
+            list.is_some_and(|list| list.last().is_some_and(|last| *last < file.id))
+        };
+        let beyond: BTreeSet<u32> = file.regions.iter().copied().filter(beyond).collect();
+        if beyond.is_empty() {
+            waiting.push(path);
+        } else {
+            waiting.extend(copy_without(store, tier, file, &path, &beyond)?);
+        }
+    }
+    tier.ingest_moved(&waiting)?;
+    let unlisted = seen.iter().filter(|r| lists.get(r).is_none_or(|list| list.is_empty()));
+    unlisted.copied().try_for_each(|region| tier.drop_region(region))
 }
 
-impl std::fmt::Debug for Restore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Restore")
-            .field("regions", &self.database_of)
-            .finish_non_exhaustive()
+/// A copy of a file without the entries of some regions; none if nothing is left.
+fn copy_without(
+    store: &CheckpointStore,
+    tier: &Tier,
+    file: &FileMeta,
+    path: &Path,
+    without: &BTreeSet<u32>,
+) -> Result<Option<PathBuf>> {
+    let database = ScratchDb::ingest(&store.rocks, &store.scratch("db"), &[path.to_path_buf()])?;
+    let copy = tier.incoming_path();
+    let options = store.rocks.options();
+    let mut writer = DeltaWriter::new(&options, &copy);
+    for region in file.regions.iter().filter(|region| !without.contains(region)) {
+        copy_region(database.db()?, *region, false, &mut writer)?;
+    }
+    Ok(writer.finish()?.map(|_| copy))
+}
+
+/// The state of some regions, each at its own version, in a tier of its own. The directory goes when this is dropped.
+#[derive(Debug)]
+pub struct Restore {
+    snapshot: Option<Arc<TierSnapshot>>,
+    regions: BTreeSet<u32>,
+    dir: PathBuf,
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        drop(self.snapshot.take());
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            tracing::warn!(dir = %self.dir.display(), %error, "leaving a scratch directory behind until restart");
+        }
     }
 }
 
 impl Restore {
     /// Opens the versions `chosen` (region → epoch) of a manifest; checks the checksum of each file used.
-    /// Regions with equal file lists share a database.
     pub fn open(store: &CheckpointStore, manifest: &Manifest, chosen: &BTreeMap<u32, u64>) -> Result<Self> {
-        let mut restore = Self {
-            databases: Vec::new(),
-            database_of: BTreeMap::new(),
-        };
-        let mut database_of_list: BTreeMap<&[FileId], usize> = BTreeMap::new();
         for (region, epoch) in chosen {
-            let version = manifest.version(*region, *epoch).ok_or_else(|| StorageError::Invalid {
-                what: manifest_name(manifest.number),
-                reason: format!("has no version of region {region} at epoch {epoch}"),
-            })?;
-            let next = restore.databases.len();
-            let database = *database_of_list.entry(&version.files).or_insert(next);
-            if database == next {
-                restore.databases.push(ingest(store, &manifest.files_of(version)?)?);
+            if let Some(version) = manifest.version(*region, *epoch) {
+                store.verify_files(&manifest.files_of(version)?)?;
             }
-            restore.database_of.insert(*region, database);
         }
+        let dir = store.scratch("restore");
+        let tier = Tier::open(&store.rocks, &dir)?;
+        let mut restore = Self {
+            snapshot: None,
+            regions: chosen.keys().copied().collect(),
+            dir,
+        };
+        load(store, &tier, manifest, chosen)?;
+        restore.snapshot = Some(tier.snapshot());
         Ok(restore)
     }
 
-    /// Calls `f` with table, vnode, key and value of each live entry of an operator, in that order, for the vnodes
-    /// given (all if none). Its error ends the scan.
+    /// See [`TierSnapshot::scan_operator`].
     pub fn scan_region<E: From<StorageError>>(
         &self,
         region: u32,
         operator: u32,
         vnodes: Option<&VnodeSet>,
-        mut f: impl FnMut(u8, u8, &[u8], &[u8]) -> Result<(), E>,
+        f: impl FnMut(u8, u8, &[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let wanted = vnodes.copied().unwrap_or(VnodeSet::ALL);
-        let mut iterator = self.iterator(region, &operator_prefix(region, operator))?;
-        while let Some((encoded, stored)) = iterator.item() {
-            let key = decode_key(encoded)?;
-            if !wanted.contains(key.vnode) {
-                let (table, vnode) = (key.table, key.vnode);
-                let next = match wanted.after(vnode) {
-                    Some(vnode) => Some((table, vnode)),
-                    None => table.checked_add(1).map(|table| (table, 0)),
-                };
-                let Some((table, vnode)) = next else { break };
-                iterator.seek(vnode_prefix(region, operator, table, vnode));
-                continue;
-            }
-            if let Some(value) = decode_value(stored, &"a restored database")? {
-                f(key.table, key.vnode, key.key, value)?;
-            }
-            iterator.next();
-        }
-        iterator
-            .status()
-            .map_err(|e| E::from(StorageError::from_rocksdb(e, "scanning a checkpoint")))
+        self.of(region)?.scan_operator(region, operator, vnodes, f)
     }
 
     /// The operators of a region that have entries.
     pub fn operators(&self, region: u32) -> Result<Vec<u32>> {
         let mut operators = Vec::new();
-        let mut iterator = self.iterator(region, &region_prefix(region))?;
-        while let Some((encoded, _)) = iterator.item() {
+        let prefix = region_prefix(region);
+        let mut scan = self.of(region)?.scan(&prefix, None)?;
+        while let Some((encoded, _)) = scan.next()? {
             let operator = decode_key(encoded)?.operator;
             operators.push(operator);
             match after_prefix(&operator_prefix(region, operator)) {
-                Some(next) => iterator.seek(next),
+                Some(next) => scan.seek(&prefix, Some(&next))?,
                 None => break,
             }
         }
-        iterator
-            .status()
-            .map_err(|e| StorageError::from_rocksdb(e, "scanning a checkpoint"))?;
         Ok(operators)
     }
 
-    fn iterator(&self, region: u32, prefix: &[u8]) -> Result<rocksdb::DBRawIterator<'_>> {
-        let database = self
-            .database_of
-            .get(&region)
-            .and_then(|index| self.databases.get(*index));
-        let database = database.ok_or_else(|| StorageError::Invalid {
+    pub(super) fn of(&self, region: u32) -> Result<&Arc<TierSnapshot>> {
+        let snapshot = self.snapshot.as_ref().filter(|_| self.regions.contains(&region));
+        snapshot.ok_or_else(|| StorageError::Invalid {
             what: format!("region {region}"),
             reason: "is not part of this restore".to_string(),
-        })?;
-        let mut options = scan_options();
-        if let Some(end) = after_prefix(prefix) {
-            options.set_iterate_upper_bound(end);
-        }
-        let mut iterator = database.db()?.raw_iterator_opt(options);
-        iterator.seek(prefix);
-        Ok(iterator)
+        })
     }
 }
 

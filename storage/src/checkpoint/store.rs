@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::manifest::{FileId, FileMeta, Manifest, manifest_name};
 use super::objects::{self, CheckpointTarget, Objects};
-use crate::delta_file::DeltaBuilder;
+use crate::delta_file::{DeltaBuilder, DeltaWriter, WrittenFile};
 use crate::error::{Result, StorageError};
 use crate::fs::FileSystem;
 use crate::rocks::RocksShared;
@@ -42,6 +42,24 @@ pub struct GcReport {
     pub manifests: u64,
     /// Delta files.
     pub files: u64,
+}
+
+/// A delta file in the store, and RocksDB's own copy (or link) of it, which the tier takes; it goes when this is dropped.
+#[derive(Debug)]
+pub struct WrittenDelta {
+    /// The file.
+    pub meta: FileMeta,
+    pub(crate) scratch: ScratchFile,
+}
+
+/// A path in the work directory that nothing is left at.
+#[derive(Debug)]
+pub(crate) struct ScratchFile(pub(crate) PathBuf);
+
+impl Drop for ScratchFile {
+    fn drop(&mut self) {
+        remove_scratch(&self.0);
+    }
 }
 
 /// The checkpoints of one database. Its methods block.
@@ -137,22 +155,32 @@ impl CheckpointStore {
         self.next_manifest.load(Ordering::Acquire)
     }
 
-    /// Writes a delta file, durable on return; it is kept until a committed manifest names it or [`Self::release`].
-    /// An empty builder is refused: there is no empty SST.
+    /// Writes a delta file of what `fill` adds in key order, durable on return; none if it adds nothing. The file is kept
+    /// until a committed manifest names it or [`Self::release`].
+    pub fn write_delta<E: From<StorageError>>(
+        &self,
+        fill: impl FnOnce(&mut DeltaWriter<'_>) -> Result<(), E>,
+    ) -> Result<Option<WrittenDelta>, E> {
+        let scratch = ScratchFile(self.scratch("delta.sst"));
+        let options = self.rocks.options();
+        let mut writer = DeltaWriter::new(&options, &scratch.0);
+        fill(&mut writer)?;
+        let Some(written) = writer.finish()? else {
+            return Ok(None);
+        };
+        let meta = self.put_file(&scratch.0, written)?;
+        Ok(Some(WrittenDelta { meta, scratch }))
+    }
+
+    /// Writes a delta file of gathered entries. An empty builder is refused: there is no empty SST.
     pub fn put_delta(&self, builder: DeltaBuilder) -> Result<FileMeta> {
-        if builder.is_empty() {
-            let reason = "has no entries; write no file for a checkpoint without changes".to_string();
-            return Err(StorageError::Invalid {
-                what: "delta file".to_string(),
-                reason,
-            });
-        }
-        let scratch = self.scratch("delta.sst");
-        let written = builder
-            .write(&self.rocks, &scratch)
-            .and_then(|rows| self.put_file(&scratch, rows));
-        remove_scratch(&scratch);
+        let written = self.write_delta(|writer| builder.write_to(writer))?;
         written
+            .map(|written| written.meta)
+            .ok_or_else(|| StorageError::Invalid {
+                what: "delta file".to_string(),
+                reason: "has no entries; write no file for a checkpoint without changes".to_string(),
+            })
     }
 
     /// Gives up a file that was written and will not be named.
@@ -161,7 +189,7 @@ impl CheckpointStore {
     }
 
     /// Copies a finished SST to its place under the next name.
-    pub(super) fn put_file(&self, source: &Path, rows: u64) -> Result<FileMeta> {
+    pub(super) fn put_file(&self, source: &Path, written: WrittenFile) -> Result<FileMeta> {
         fail::fail_point!("checkpoint::file", |kind| Err(crate::injected(
             kind,
             "writing a delta file"
@@ -177,7 +205,13 @@ impl CheckpointStore {
             id
         };
         match self.objects.create_from_file(&id.name(), source) {
-            Ok((bytes, crc32)) => Ok(FileMeta { id, bytes, crc32, rows }),
+            Ok((bytes, crc32)) => Ok(FileMeta {
+                id,
+                bytes,
+                crc32,
+                rows: written.rows,
+                regions: written.regions,
+            }),
             Err(error) => {
                 self.release(id);
                 if error.is_already_exists() {
@@ -284,7 +318,12 @@ impl CheckpointStore {
 
     /// Reads all files of a manifest and compares their checksums.
     pub fn verify(&self, manifest: &Manifest) -> Result<()> {
-        for file in manifest.files.values() {
+        self.verify_files(manifest.files.values())
+    }
+
+    /// Reads files and compares their checksums.
+    pub fn verify_files<'a>(&self, files: impl IntoIterator<Item = &'a FileMeta>) -> Result<()> {
+        for file in files {
             if self.objects.crc32(&file.id.name())? != file.crc32 {
                 return Err(StorageError::corrupt(file.id.name(), "does not match its checksum"));
             }

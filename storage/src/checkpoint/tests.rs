@@ -280,14 +280,14 @@ fn merged_lists_hold_the_same_state_as_a_map() {
                 }
             }
         }
-        assert!(merges > 3, "{merges}");
+        assert!(merges >= 3, "{merges}");
         let longest = manifest
             .regions
             .values()
             .flatten()
             .map(|version| version.files.len())
             .max();
-        assert!(longest <= Some(2 * FILES_MAX), "{longest:?}");
+        assert!(longest <= Some(FILES_MAX), "{longest:?}");
     }
 }
 
@@ -480,17 +480,14 @@ fn unknown_urls_and_wrong_manifests_are_refused() {
 }
 
 #[test]
-fn builders_are_joined_in_order() {
+fn a_file_of_many_regions_is_left_as_it_was() {
     let bench = Bench::new();
     let directory = bench.work.path().join("objects");
     let target = CheckpointTarget::parse(&format!("file://{}", directory.display())).unwrap();
     let store = bench.open_target(&target, Arc::new(OsFs), 1).unwrap();
     let (mut random, mut model) = (Random(5), Model::new());
-    let mut delta = change(&mut random, &mut model, &[3, 1], 100);
-    for regions in [vec![2, 1], vec![3, 2, 9]] {
-        delta.append(&change(&mut random, &mut model, &regions, 100));
-    }
-    let file = store.put_delta(delta).unwrap();
+    let file = store.put_delta(change(&mut random, &mut model, &[3, 1, 9, 2], 400)).unwrap();
+    assert_eq!(file.regions, [1, 2, 3, 9]);
     let mut manifest = Manifest {
         number: 1,
         term: 1,
@@ -511,4 +508,57 @@ fn builders_are_joined_in_order() {
     // The original is untouched by what RocksDB did with its link.
     store.verify(&manifest).unwrap();
     assert_eq!(std::fs::read_dir(bench.work.path().join("work")).unwrap().count(), 0);
+}
+
+/// A merged file without tombstones begins one region's list, while another still lists what was merged; a third region
+/// starts at an older version than the files that others need; a fourth starts from nothing.
+#[test]
+fn loading_leaves_out_what_a_region_does_not_list() {
+    for seed in 0..6 {
+        let bench = Bench::new();
+        let store = bench.open(&FaultFs::new(seed), 1).unwrap();
+        let (mut random, mut model) = (Random(seed), Model::new());
+        let mut manifest = Manifest {
+            number: 1,
+            term: 1,
+            ..Manifest::default()
+        };
+        let mut snapshots: BTreeMap<u64, Model> = BTreeMap::new();
+        for epoch in 1..=9 {
+            // Region 2 does not change after the first file.
+            let regions: &[u32] = if epoch == 1 { &[1, 2, 3, 4] } else { &[1, 3, 4] };
+            let file = store.put_delta(change(&mut random, &mut model, regions, 120)).unwrap();
+            assert_eq!(file.regions, regions);
+            for region in regions {
+                extend(&mut manifest, *region, epoch, &file);
+            }
+            snapshots.insert(epoch, model.clone());
+        }
+        // Of region 1 everything is merged, of region 3 what came after its fourth version.
+        for (region, from) in [(1, 0), (3, 4)] {
+            let newest = manifest.regions[&region].last().unwrap().clone();
+            let inputs = manifest.files_of(&newest).unwrap()[from..].to_vec();
+            let plan = MergePlan {
+                inputs,
+                regions: BTreeMap::from([(region, from == 0)]),
+            };
+            let merged = store.merge(&plan).unwrap();
+            apply_merge(&mut manifest.regions, &mut manifest.files, &plan, merged.as_ref());
+        }
+        store.commit(&manifest).unwrap();
+        let chosen = BTreeMap::from([(1, 9), (2, 1), (3, 4)]);
+        let restore = Restore::open(&store, &manifest, &chosen).unwrap();
+        for (region, epoch) in &chosen {
+            assert_eq!(scan(&restore, *region), of_region(&snapshots[epoch], *region), "seed {seed}");
+        }
+        assert!(!restore.of(1).unwrap().has_region(4).unwrap(), "it starts from nothing");
+        let all = BTreeMap::from([(1, 9), (2, 1), (3, 9), (4, 7)]);
+        let restore = Restore::open(&store, &manifest, &all).unwrap();
+        for (region, epoch) in &all {
+            assert_eq!(scan(&restore, *region), of_region(&snapshots[epoch], *region), "seed {seed}");
+        }
+        manifest.rewind(&chosen);
+        assert_eq!(manifest.regions[&3].last().unwrap().epoch, 4);
+        assert!(!manifest.regions.contains_key(&4));
+    }
 }

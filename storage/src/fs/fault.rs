@@ -483,4 +483,15 @@ impl FileSystem for FaultFs {
         let bytes = self.read(path)?;
         std::fs::write(dest, bytes).map_err(|e| StorageError::from_io(e, format!("writing {}", dest.display())))
     }
+
+    fn import(&self, source: &Path, path: &Path) -> Result<()> {
+        let bytes =
+            std::fs::read(source).map_err(|e| StorageError::from_io(e, format!("reading {}", source.display())))?;
+        let mut file = self.create_new(path)?;
+        // In pieces, so that power is lost between them as well.
+        bytes
+            .chunks(bytes.len().div_ceil(3).max(1))
+            .try_for_each(|piece| file.append(piece))?;
+        file.sync()
+    }
 }

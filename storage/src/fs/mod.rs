@@ -59,6 +59,9 @@ pub trait FileSystem: Send + Sync + Debug {
     fn sync_dir(&self, dir: &Path) -> Result<()>;
     /// Gives RocksDB a file under a path of the machine's file system, to read only: by hard link where that works, else a copy.
     fn export(&self, path: &Path, dest: &Path) -> Result<()>;
+    /// Takes in a finished file that RocksDB has written under a path of the machine's file system, bytes and length durable on
+    /// return: by hard link where that works, else a copy. `AlreadyExists` if the name is taken.
+    fn import(&self, source: &Path, path: &Path) -> Result<()>;
 }
 
 /// Joins a directory and a `/`-separated object name.

@@ -141,4 +141,14 @@ impl FileSystem for OsFs {
             Err(_) => std::fs::copy(path, dest).map(|_| ()).map_err(fail("copying", path)),
         }
     }
+
+    fn import(&self, source: &Path, path: &Path) -> Result<()> {
+        let sync = |file: &Path| File::open(file)?.sync_all();
+        match std::fs::hard_link(source, path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(fail("linking", path)(e)),
+            Err(_) => std::fs::copy(source, path).map(|_| ()).map_err(fail("copying", path))?,
+        }
+        sync(path).map_err(fail("syncing", path))
+    }
 }
