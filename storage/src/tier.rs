@@ -88,7 +88,10 @@ pub struct TierStats {
 impl Tier {
     /// Makes an empty tier in `dir`; what was there goes.
     pub fn open(rocks: &RocksShared, dir: &Path) -> Result<Arc<Self>> {
-        let (path, incoming) = (dir.join("db"), dir.join("incoming"));
+        // RocksDB locks a path for as long as the process has it open, and a reader of an engine that was just closed may.
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        let (path, incoming) = (dir.join(format!("db-{number}")), dir.join("incoming"));
         match std::fs::remove_dir_all(dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StorageError::from_io(e, format!("emptying {}", dir.display())));

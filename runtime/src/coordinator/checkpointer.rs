@@ -1,8 +1,13 @@
 //! Writes checkpoints: one sorted file and one manifest per tick.
 //!
 //! ```text
-//!   frozen state of all regions ─▶ one delta file ─▶ manifest n ─▶ (merge long lists) ─▶ garbage collection, log truncation
+//!   frozen state of all regions ─▶ one delta file ─▶ (merge long lists) ─▶ manifest n ─▶ tier ─▶ regions are told
+//!                                                                             └─▶ garbage collection, log truncation
 //! ```
+//!
+//! The file is written from where the frozen entries lie, a region after the other: an index of one region's entries is
+//! all that is added to memory. The cold tier takes the file in (by link) after the manifest is durable, and its snapshot then is what
+//! regions hear of: their tasks read it when they are started again or do not hold an entry in memory.
 //!
 //! A region that missed the tick keeps its older version; a producer keeps a version that is no later than any subscriber's, so that
 //! after a crash the runs in between can be computed again. A region without change gets its newer epoch for free.
@@ -17,11 +22,11 @@ use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
 use levee_storage::StorageError;
 use levee_storage::checkpoint::{
-    CheckpointStore, Manifest, RegionVersion, Restore, VnodeSet, apply_merge, choose_versions, plan_merges,
+    CheckpointStore, Manifest, RegionVersion, VnodeSet, WrittenDelta, apply_merge, choose_versions, plan_merges,
 };
-use levee_storage::delta_file::{DeltaBuilder, StateKey};
+use levee_storage::delta_file::{DeltaIndex, DeltaWriter, StateKey};
 use levee_storage::log::Log;
-use parking_lot::Mutex;
+use levee_storage::tier::{Tier, TierSnapshot};
 use serde::{Deserialize, Serialize};
 
 use super::control::Event;
@@ -149,89 +154,48 @@ pub struct CheckpointDone {
     pub bytes: u64,
     /// Time from tick to durable.
     pub seconds: f64,
-    store: Arc<CheckpointStore>,
+    /// The tier as of this checkpoint.
+    pub snapshot: Arc<TierSnapshot>,
 }
 
 impl CheckpointDone {
     /// A reader of a region's newest version.
-    pub fn reader(&self, region: ObjectId) -> Option<Arc<dyn StateReader>> {
-        let epoch = *self.epochs.get(&region.0)?;
-        let manifest = Arc::clone(&self.manifest);
-        Some(Arc::new(VersionReader {
-            store: Arc::clone(&self.store),
-            manifest,
+    pub fn reader(&self, region: ObjectId) -> Arc<dyn StateReader> {
+        Arc::new(TierReader {
+            snapshot: Arc::clone(&self.snapshot),
             region,
-            epoch,
-            open: Mutex::new(None),
-        }))
+        })
     }
 }
 
-/// Reads one region's version; opens it at the first use, since only a failed task ever asks.
-struct VersionReader {
-    store: Arc<CheckpointStore>,
-    manifest: Arc<Manifest>,
-    region: ObjectId,
-    epoch: u64,
-    open: Mutex<Option<Arc<Restore>>>,
-}
-
-impl StateReader for VersionReader {
-    fn scan(
-        &self,
-        operator: u32,
-        vnodes: RangeInclusive<u8>,
-        f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let restore = {
-            let mut open = self.open.lock();
-            match &*open {
-                Some(restore) => Arc::clone(restore),
-                None => {
-                    let chosen = BTreeMap::from([(self.region.0, self.epoch)]);
-                    let restore = Arc::new(Restore::open(&self.store, &self.manifest, &chosen)?);
-                    *open = Some(Arc::clone(&restore));
-                    restore
-                }
-            }
-        };
-        scan(&restore, self.region, operator, vnodes, f)
-    }
-}
-
-/// Reads regions from an opened restore, shared by all regions at start.
-pub struct RestoredReader {
-    /// Opened versions.
-    pub restore: Arc<Restore>,
+/// Reads a region's state at the checkpoint that a snapshot of the tier shows.
+pub struct TierReader {
+    /// The checkpoint.
+    pub snapshot: Arc<TierSnapshot>,
     /// Region.
     pub region: ObjectId,
 }
 
-impl StateReader for RestoredReader {
+impl StateReader for TierReader {
     fn scan(
         &self,
         operator: u32,
         vnodes: RangeInclusive<u8>,
         f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        scan(&self.restore, self.region, operator, vnodes, f)
+        let set: VnodeSet = vnodes.collect();
+        self.snapshot.scan_operator(self.region.0, operator, Some(&set), f)
     }
-}
 
-fn scan(
-    restore: &Restore,
-    region: ObjectId,
-    operator: u32,
-    vnodes: RangeInclusive<u8>,
-    f: &mut dyn FnMut(u8, u8, &[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
-    let set: VnodeSet = vnodes.collect();
-    restore.scan_region::<RuntimeError>(region.0, operator, Some(&set), f)
+    fn tier(&self) -> Option<(Arc<TierSnapshot>, u32)> {
+        Some((Arc::clone(&self.snapshot), self.region.0))
+    }
 }
 
 /// State of the checkpointer's thread.
 pub struct Checkpointer {
     pub(super) store: Arc<CheckpointStore>,
+    pub(super) tier: Arc<Tier>,
     pub(super) log: Arc<Log>,
     pub(super) events: Sender<Event>,
     /// The newest manifest's content, to build the next one on.
@@ -240,6 +204,16 @@ pub struct Checkpointer {
     pub(super) previous_log_seq: u64,
     /// What a failed attempt could not make durable; it goes into the next.
     pub(super) carried: Vec<Frozen>,
+    /// What durable checkpoints have changed and the tier has not taken in yet.
+    pub(super) untaken: Untaken,
+}
+
+/// Durable, but not in the tier: nobody is told before it is.
+#[derive(Debug, Default)]
+pub struct Untaken {
+    files: Vec<WrittenDelta>,
+    dropped: BTreeSet<u32>,
+    frozen: Vec<Completed>,
 }
 
 impl Checkpointer {
@@ -262,7 +236,7 @@ impl Checkpointer {
         frozen.retain(|f| job.live.contains(&f.region.0));
         frozen.append(&mut job.frozen);
         match self.write(&job, &frozen) {
-            Ok((manifest, bytes, log_epoch)) => Ok(self.done(&job, frozen, manifest, bytes, log_epoch)),
+            Ok((manifest, written, log_epoch)) => self.done(&job, frozen, manifest, written, log_epoch),
             Err(error) => {
                 self.carried = frozen;
                 Err(error)
@@ -270,59 +244,71 @@ impl Checkpointer {
         }
     }
 
+    /// The manifest is durable: from here on a failure only puts off that regions hear of it.
     fn done(
         &mut self,
         job: &Job,
         frozen: Vec<Frozen>,
         manifest: Manifest,
-        bytes: u64,
+        written: Option<WrittenDelta>,
         log_epoch: u64,
-    ) -> CheckpointDone {
+    ) -> Result<CheckpointDone> {
         let epochs = manifest
             .regions
             .iter()
             .filter_map(|(r, v)| Some((*r, v.last()?.epoch)))
             .collect();
         self.previous_log_seq = self.current.log_seq;
-        self.current = manifest.clone();
-        let completed = frozen
-            .into_iter()
-            .map(|f| Completed {
-                region: f.region,
-                step_seq: f.step_seq,
-                relation_seq: f.relation_seq,
-            })
-            .collect();
-        CheckpointDone {
+        let before = std::mem::replace(&mut self.current, manifest.clone());
+        let gone = before.regions.keys().filter(|r| !manifest.regions.contains_key(r));
+        self.untaken.dropped.extend(gone);
+        let bytes = written.as_ref().map_or(0, |w| w.meta.bytes);
+        self.untaken.files.extend(written);
+        self.untaken.frozen.extend(frozen.into_iter().map(|f| Completed {
+            region: f.region,
+            step_seq: f.step_seq,
+            relation_seq: f.relation_seq,
+        }));
+        self.take_in()?;
+        Ok(CheckpointDone {
             manifest: Arc::new(manifest),
             epochs,
-            frozen: completed,
+            frozen: std::mem::take(&mut self.untaken.frozen),
             log_epoch,
             epoch: job.epoch,
             bytes,
             seconds: job.started.elapsed().as_secs_f64(),
-            store: Arc::clone(&self.store),
-        }
+            snapshot: self.tier.snapshot(),
+        })
     }
 
-    fn write(&self, job: &Job, frozen: &[Frozen]) -> Result<(Manifest, u64, u64)> {
-        let mut builder = DeltaBuilder::new();
-        let mut wrote: BTreeSet<u32> = BTreeSet::new();
-        for part in frozen {
-            if append(&mut builder, part)? {
-                wrote.insert(part.region.0);
-            }
+    fn take_in(&mut self) -> Result<()> {
+        fail::fail_point!("checkpoint::tier", |_| Err(RuntimeError::internal("failpoint")));
+        self.tier.ingest_written(&self.untaken.files)?;
+        self.untaken.files.clear();
+        while let Some(region) = self.untaken.dropped.first() {
+            self.tier.drop_region(*region)?;
+            self.untaken.dropped.pop_first();
         }
-        let file = if builder.is_empty() {
-            None
-        } else {
-            Some(self.store.put_delta(builder)?)
-        };
+        Ok(())
+    }
+
+    fn write(&self, job: &Job, frozen: &[Frozen]) -> Result<(Manifest, Option<WrittenDelta>, u64)> {
+        let mut parts: BTreeMap<u32, Vec<&Frozen>> = BTreeMap::new();
+        for part in frozen {
+            parts.entry(part.region.0).or_default().push(part);
+        }
+        let written = self.store.write_delta::<RuntimeError>(|writer| {
+            parts
+                .iter()
+                .try_for_each(|(region, parts)| append(writer, *region, parts))
+        })?;
+        let file = written.as_ref().map(|w| &w.meta);
         let mut next = self.current.clone();
         next.number = self.store.next_manifest_number();
         next.term = self.store.term();
         next.regions.retain(|r, _| job.live.contains(r));
-        if let Some(file) = &file {
+        if let Some(file) = file {
             next.files.insert(file.id, file.clone());
         }
         // A region frozen twice (an attempt failed in between) has one version, at its newest epoch.
@@ -330,7 +316,7 @@ impl Checkpointer {
         for (region, part) in newest {
             let versions = next.regions.entry(region).or_default();
             let mut files = versions.last().map(|v| v.files.clone()).unwrap_or_default();
-            files.extend(file.as_ref().filter(|_| wrote.contains(&region)).map(|f| f.id));
+            files.extend(file.filter(|f| f.regions.contains(&region)).map(|f| f.id));
             push_version(
                 versions,
                 RegionVersion {
@@ -364,7 +350,7 @@ impl Checkpointer {
         next.log_seq = next.log_seq.max(self.current.log_seq);
         next.payload = job.payload.encode()?;
         self.store.commit(&next)?;
-        Ok((next, file.map_or(0, |f| f.bytes), log_epoch))
+        Ok((next, written, log_epoch))
     }
 
     /// Deletes what no retained manifest needs.
@@ -380,40 +366,31 @@ impl Checkpointer {
     }
 }
 
-/// Adds a region's frozen entries; answers whether there were any.
-fn append(builder: &mut DeltaBuilder, part: &Frozen) -> Result<bool> {
-    let before = builder.len();
-    let region = part.region.0;
-    for entry in part.state.iter() {
+/// Adds a region's frozen entries. Several parts, in order, are what earlier attempts could not write and what came since.
+fn append(writer: &mut DeltaWriter<'_>, region: u32, parts: &[&Frozen]) -> Result<()> {
+    let entries = parts.iter().map(|part| part.state.len()).sum();
+    let mut index = DeltaIndex::new(region, entries);
+    for entry in parts.iter().flat_map(|part| part.state.iter()) {
+        index.put(entry.operator, entry.table, entry.vnode, entry.key, entry.value);
+    }
+    index.write(writer)?;
+    // The newest rows of all that has changed since the first part. They come after all operators' entries.
+    let since = parts.iter().find_map(|part| Some(part.relation.as_ref()?.1));
+    let newest = parts.iter().rev().find_map(|part| Some(&part.relation.as_ref()?.0));
+    let (Some(since), Some(snapshot)) = (since, newest) else {
+        return Ok(());
+    };
+    snapshot.changes_since(since, &mut |row, count| {
         let key = StateKey {
             region,
-            operator: entry.operator,
-            table: entry.table,
-            vnode: entry.vnode,
-            key: entry.key,
+            operator: RELATION_OPERATOR,
+            table: 0,
+            vnode: 0,
+            key: row,
         };
-        match entry.value {
-            Some(value) => builder.put(key, value),
-            None => builder.delete(key),
-        }
-    }
-    if let Some((snapshot, since)) = &part.relation {
-        snapshot.changes_since(*since, &mut |row, count| {
-            let key = StateKey {
-                region,
-                operator: RELATION_OPERATOR,
-                table: 0,
-                vnode: 0,
-                key: row,
-            };
-            if count > 0 {
-                builder.put(key, &count.to_le_bytes());
-            } else {
-                builder.delete(key);
-            }
-        })?;
-    }
-    Ok(builder.len() > before)
+        let value = (count > 0).then(|| count.to_le_bytes());
+        Ok(writer.put(key, value.as_ref().map(<[u8; 8]>::as_slice))?)
+    })
 }
 
 fn push_version(versions: &mut Vec<RegionVersion>, version: RegionVersion) {

@@ -202,7 +202,7 @@ impl Engine {
         let rocks = RocksShared::new(memory.share(Share::Rocks));
         let tier = Tier::open(&rocks, &dir.join("tier"))?;
         let store = Arc::new(CheckpointStore::open(&target, &fs, &dir.join("work"), rocks, term)?);
-        let found = recovery::find(&store, &log)?;
+        let mut found = recovery::find(&store, &log)?;
 
         let (request_tx, request_rx) = mpsc::channel();
         let (event_tx, event_rx) = mpsc::channel();
@@ -235,7 +235,7 @@ impl Engine {
             job_tx,
             fold_tx,
         );
-        recovery::restore(&mut control, &store, &found)?;
+        recovery::restore(&mut control, &store, &mut found)?;
         let (epoch, timestamp_us) = recovery::replay(&mut control, &log, &found)?;
         *shared.catalog.write() = Arc::clone(&control.catalog);
         shared.recovered.store(epoch, Ordering::Release);
@@ -253,15 +253,21 @@ impl Engine {
             window_start: epoch,
         };
         let checkpointer = Checkpointer {
-            store,
+            store: Arc::clone(&store),
+            tier: Arc::clone(&shared.tier),
             log,
             events: event_tx.clone(),
             previous_log_seq: found.previous_log_seq,
             current: found.manifest,
             carried: Vec::new(),
+            untaken: checkpointer::Untaken::default(),
         };
         let folder_events = event_tx.clone();
+        let unverified = std::mem::take(&mut found.unverified);
+        let files = Arc::downgrade(&store);
+        drop(store);
         let threads = vec![
+            spawn("levee-verify", move || recovery::verify_rest(&files, &unverified))?,
             spawn("levee-sequencer", move || sequencer.run(&request_rx))?,
             spawn("levee-control", move || control.run(&event_rx))?,
             spawn("levee-checkpoint", move || checkpointer.run(&job_rx))?,

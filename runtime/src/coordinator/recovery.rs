@@ -1,22 +1,24 @@
 //! Opening a data directory: the newest usable manifest, then the log.
 //!
 //! ```text
-//!   manifest n (or an older one, if n is damaged) ─▶ catalog, sources, each region at its chosen version
+//!   manifest n (or an older one, if n is damaged) ─▶ catalog, sources, each region at its chosen version:
+//!                                                    its files linked into the cold tier, its state read from there
 //!   log from manifest.log_seq ─▶ the same epochs again, as if they were just cut
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use levee_planner::catalog::{Catalog, CatalogObject, ObjectKind};
 use levee_storage::StorageError;
-use levee_storage::checkpoint::{CheckpointStore, Manifest, Restore, choose_versions};
+use levee_storage::checkpoint::{CheckpointStore, FileMeta, Manifest, choose_versions, load};
 use levee_storage::log::Log;
+use levee_storage::tier::TierSnapshot;
 
-use super::checkpointer::{Payload, RELATION_OPERATOR, RestoredReader};
+use super::checkpointer::{Payload, RELATION_OPERATOR, TierReader};
 use super::control::Control;
 use super::dead_letters::{self, DEAD_LETTERS};
 use super::record::{EPOCH_KIND, EpochRecord};
@@ -28,6 +30,8 @@ use crate::{Delta, Result, RuntimeError};
 
 /// Rows decoded at a time.
 const DECODE_ROWS: usize = 8192;
+/// Bytes whose checksums are compared before the server starts.
+const VERIFY_BYTES_MAX: u64 = 1 << 30;
 
 /// What recovery starts from.
 pub struct Found {
@@ -37,6 +41,9 @@ pub struct Found {
     pub payload: Payload,
     /// Log position needed by the manifest before it, for falling back once more.
     pub previous_log_seq: u64,
+    /// Files whose checksums are left to be compared while the server runs; their blocks have checksums of their own, which are
+    /// compared whenever one is read.
+    pub unverified: Vec<FileMeta>,
 }
 
 /// The newest manifest whose files are whole and from which the log goes on without a gap.
@@ -48,9 +55,9 @@ pub fn find(store: &CheckpointStore, log: &Log) -> Result<Found> {
     let any = !candidates.is_empty();
     let mut first_problem: Option<StorageError> = None;
     for candidate in candidates {
-        let usable = candidate.manifest.and_then(|m| store.verify(&m).map(|()| m));
-        let manifest = match usable {
-            Ok(manifest) => manifest,
+        let usable = candidate.manifest.and_then(|m| Ok((verify(store, &m)?, m)));
+        let (unverified, manifest) = match usable {
+            Ok(usable) => usable,
             Err(error) => {
                 tracing::warn!(manifest = candidate.number, %error, "a checkpoint cannot be used, trying an older one");
                 first_problem.get_or_insert(error);
@@ -73,6 +80,7 @@ pub fn find(store: &CheckpointStore, log: &Log) -> Result<Found> {
             manifest,
             payload,
             previous_log_seq,
+            unverified,
         });
     }
     // Without any checkpoint the whole log must be there.
@@ -96,14 +104,46 @@ pub fn find(store: &CheckpointStore, log: &Log) -> Result<Found> {
         manifest: Manifest::default(),
         payload: Payload::default(),
         previous_log_seq: 0,
+        unverified: Vec::new(),
     })
+}
+
+/// Compares checksums of a manifest's files, small ones first, up to what can be read in about a second; answers the rest.
+fn verify(store: &CheckpointStore, manifest: &Manifest) -> Result<Vec<FileMeta>, StorageError> {
+    let mut files: Vec<FileMeta> = manifest.files.values().cloned().collect();
+    files.sort_unstable_by_key(|file| file.bytes);
+    let mut bytes = 0;
+    let rest = files.iter().position(|file| {
+        bytes += file.bytes;
+        bytes > VERIFY_BYTES_MAX
+    });
+    let rest = files.split_off(rest.unwrap_or(files.len()));
+    store.verify_files(&files)?;
+    Ok(rest)
+}
+
+/// Compares the other files' checksums beside the running server; ends when the checkpointer has.
+pub fn verify_rest(store: &Weak<CheckpointStore>, files: &[FileMeta]) {
+    for file in files {
+        let Some(store) = store.upgrade() else { return };
+        match store.verify_files([file]) {
+            // A merge may have replaced it by now.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => tracing::error!(
+                file = file.id.name(),
+                %error,
+                "a checkpoint's file is damaged: restore it from a backup, or drop and create again what it holds"
+            ),
+            Ok(()) => {}
+        }
+    }
 }
 
 /// Rebuilds the coordinator's state from `found`.
 ///
 /// # Errors
 /// A region's state cannot be read.
-pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Found) -> Result<()> {
+pub fn restore(control: &mut Control, store: &CheckpointStore, found: &mut Found) -> Result<()> {
     let started = Instant::now();
     let payload = &found.payload;
     control.catalog = Arc::new(payload.catalog.clone());
@@ -117,7 +157,9 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
     let subscribers = subscribers(&payload.catalog);
     let chosen = choose_versions(&found.manifest.regions, &subscribers);
     control.stops = chosen.values().copied().collect::<BTreeSet<u64>>();
-    let opened = Arc::new(Restore::open(store, &found.manifest, &chosen)?);
+    load(store, &control.shared.tier, &found.manifest, &chosen)?;
+    found.manifest.rewind(&chosen);
+    let opened = control.shared.tier.snapshot();
     let letters = chosen.get(&DEAD_LETTERS.0).copied();
     restore_region(control, &dead_letters::object(), &opened, &found.manifest, letters)?;
     control.count_letters()?;
@@ -153,7 +195,7 @@ pub fn restore(control: &mut Control, store: &Arc<CheckpointStore>, found: &Foun
 fn restore_region(
     control: &mut Control,
     object: &CatalogObject,
-    opened: &Arc<Restore>,
+    opened: &Arc<TierSnapshot>,
     manifest: &Manifest,
     epoch: Option<u64>,
 ) -> Result<()> {
@@ -171,8 +213,8 @@ fn restore_region(
         },
         _ => load_relation(object, opened, version.epoch)?,
     };
-    let reader: Arc<dyn StateReader> = Arc::new(RestoredReader {
-        restore: Arc::clone(opened),
+    let reader: Arc<dyn StateReader> = Arc::new(TierReader {
+        snapshot: Arc::clone(opened),
         region: object.id,
     });
     control.stops.extend(meta.starts.iter().map(|(_, e)| *e));
@@ -186,7 +228,7 @@ fn restore_region(
 }
 
 /// Reads a relation's rows back into a base.
-fn load_relation(object: &CatalogObject, opened: &Restore, epoch: u64) -> Result<Base> {
+fn load_relation(object: &CatalogObject, opened: &Arc<TierSnapshot>, epoch: u64) -> Result<Base> {
     let order = RowOrder::new(Arc::clone(object.schema()), super::objects::storage_key(object))?;
     let mut parts: Vec<Delta> = Vec::new();
     let mut bytes: Vec<u8> = Vec::new();
@@ -202,7 +244,7 @@ fn load_relation(object: &CatalogObject, opened: &Restore, epoch: u64) -> Result
         ends.clear();
         Ok(())
     };
-    opened.scan_region::<RuntimeError>(object.id.0, RELATION_OPERATOR, None, |_, _, key, value| {
+    opened.scan_operator::<RuntimeError>(object.id.0, RELATION_OPERATOR, None, |_, _, key, value| {
         let count = value
             .try_into()
             .map(i64::from_le_bytes)

@@ -147,11 +147,9 @@ impl Control {
             }
         }
         for region in self.regions.values() {
-            // Every region gets the new manifest: files that the old one named may be merged away.
-            if let (Some(dataflow), Some(seq), Some(reader)) =
-                (&region.dataflow, region.completed_seq, done.reader(region.id))
-            {
-                dataflow.checkpoint_completed(seq, reader);
+            // Every region gets the newest snapshot, so that compaction need not keep what older ones see.
+            if let (Some(dataflow), Some(seq)) = (&region.dataflow, region.completed_seq) {
+                dataflow.checkpoint_completed(seq, done.reader(region.id));
             }
         }
         self.timeline.forget_before(done.log_epoch);

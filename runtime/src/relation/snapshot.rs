@@ -208,7 +208,7 @@ impl RelationSnapshot {
     ///
     /// # Errors
     /// A kernel fails, or rows since then have been folded away.
-    pub(crate) fn changes_since(&self, since: u64, f: &mut dyn FnMut(&[u8], i64)) -> Result<()> {
+    pub(crate) fn changes_since(&self, since: u64, f: &mut dyn FnMut(&[u8], i64) -> Result<()>) -> Result<()> {
         let inner = &self.inner;
         let changed: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq > since).cloned().collect();
         if changed.is_empty() {
@@ -231,7 +231,7 @@ impl RelationSnapshot {
                     count += d.diff(at);
                 }
             }
-            f(row.data(), count);
+            f(row.data(), count)?;
         }
         Ok(())
     }

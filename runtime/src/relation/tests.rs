@@ -128,6 +128,7 @@ fn reads_equal_a_map_at_every_readable_epoch() {
             .changes_since(since, &mut |row, count| {
                 let decoded = rows_of(&[order.decode(std::iter::once(row)).unwrap()]).remove(0);
                 assert_eq!(count, model.get(&decoded).copied().unwrap_or(0));
+                Ok(())
             })
             .unwrap();
     }

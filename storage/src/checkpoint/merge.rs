@@ -178,7 +178,10 @@ mod tests {
                 longest = longest.max(list.len());
             }
             let rewritten = written as f64 / (tick * ticks) as f64;
-            assert!(rewritten < 5.0, "tick {tick}: each entry rewritten {rewritten:.1} times");
+            assert!(
+                rewritten < 5.0,
+                "tick {tick}: each entry rewritten {rewritten:.1} times"
+            );
             assert!(longest <= FILES_MAX / 2, "tick {tick}: {longest} files");
         }
     }

@@ -486,7 +486,9 @@ fn a_file_of_many_regions_is_left_as_it_was() {
     let target = CheckpointTarget::parse(&format!("file://{}", directory.display())).unwrap();
     let store = bench.open_target(&target, Arc::new(OsFs), 1).unwrap();
     let (mut random, mut model) = (Random(5), Model::new());
-    let file = store.put_delta(change(&mut random, &mut model, &[3, 1, 9, 2], 400)).unwrap();
+    let file = store
+        .put_delta(change(&mut random, &mut model, &[3, 1, 9, 2], 400))
+        .unwrap();
     assert_eq!(file.regions, [1, 2, 3, 9]);
     let mut manifest = Manifest {
         number: 1,
@@ -549,13 +551,21 @@ fn loading_leaves_out_what_a_region_does_not_list() {
         let chosen = BTreeMap::from([(1, 9), (2, 1), (3, 4)]);
         let restore = Restore::open(&store, &manifest, &chosen).unwrap();
         for (region, epoch) in &chosen {
-            assert_eq!(scan(&restore, *region), of_region(&snapshots[epoch], *region), "seed {seed}");
+            assert_eq!(
+                scan(&restore, *region),
+                of_region(&snapshots[epoch], *region),
+                "seed {seed}"
+            );
         }
         assert!(!restore.of(1).unwrap().has_region(4).unwrap(), "it starts from nothing");
         let all = BTreeMap::from([(1, 9), (2, 1), (3, 9), (4, 7)]);
         let restore = Restore::open(&store, &manifest, &all).unwrap();
         for (region, epoch) in &all {
-            assert_eq!(scan(&restore, *region), of_region(&snapshots[epoch], *region), "seed {seed}");
+            assert_eq!(
+                scan(&restore, *region),
+                of_region(&snapshots[epoch], *region),
+                "seed {seed}"
+            );
         }
         manifest.rewind(&chosen);
         assert_eq!(manifest.regions[&3].last().unwrap().epoch, 4);
