@@ -18,7 +18,7 @@ pub struct Query {
 }
 
 /// The queries, in order.
-pub const QUERIES: [Query; 9] = [
+pub const QUERIES: [Query; 13] = [
     Query {
         name: "q0",
         sources: &["bid"],
@@ -65,6 +65,23 @@ pub const QUERIES: [Query; 9] = [
         dbsp: 3.9,
     },
     Query {
+        name: "q5",
+        sources: &["bid"],
+        sql: "SELECT b.auction, b.num
+              FROM (SELECT auction, count(*) AS num, window_start AS starttime, window_end AS endtime
+                    FROM HOP(bid, date_time, INTERVAL '2' SECOND, INTERVAL '10' SECOND)
+                    GROUP BY auction, window_start, window_end) b
+              JOIN (SELECT max(c.num) AS maxn, c.starttime, c.endtime
+                    FROM (SELECT count(*) AS num, window_start AS starttime, window_end AS endtime
+                          FROM HOP(bid, date_time, INTERVAL '2' SECOND, INTERVAL '10' SECOND)
+                          GROUP BY auction, window_start, window_end) c
+                    GROUP BY c.starttime, c.endtime) m
+              ON b.starttime = m.starttime AND b.endtime = m.endtime AND b.num >= m.maxn",
+        floor: 5.5,
+        flink: 15.0,
+        dbsp: 3.7,
+    },
+    Query {
         name: "q7",
         sources: &["bid"],
         sql: "SELECT b.auction, b.price, b.bidder, b.date_time, b.extra
@@ -92,6 +109,40 @@ pub const QUERIES: [Query; 9] = [
         dbsp: 2.8,
     },
     Query {
+        name: "q9",
+        sources: &["auction", "bid"],
+        sql: "SELECT id, item_name, description, initial_bid, reserve, date_time, expires, seller, category, extra,
+                     auction, bidder, price, bid_date_time, bid_extra
+              FROM (SELECT a.*, b.auction, b.bidder, b.price, b.date_time AS bid_date_time, b.extra AS bid_extra,
+                           row_number() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.date_time ASC) AS rownum
+                    FROM auction a, bid b
+                    WHERE a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.expires) ranked
+              WHERE rownum <= 1",
+        floor: 13.0,
+        flink: 30.0,
+        dbsp: 9.1,
+    },
+    Query {
+        name: "q15",
+        sources: &["bid"],
+        sql: "SELECT to_char(date_time, 'YYYY-MM-DD') AS day, count(*) AS total_bids,
+                     count(*) FILTER (WHERE price < 10000) AS rank1_bids,
+                     count(*) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bids,
+                     count(*) FILTER (WHERE price >= 1000000) AS rank3_bids,
+                     count(DISTINCT bidder) AS total_bidders,
+                     count(DISTINCT bidder) FILTER (WHERE price < 10000) AS rank1_bidders,
+                     count(DISTINCT bidder) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bidders,
+                     count(DISTINCT bidder) FILTER (WHERE price >= 1000000) AS rank3_bidders,
+                     count(DISTINCT auction) AS total_auctions,
+                     count(DISTINCT auction) FILTER (WHERE price < 10000) AS rank1_auctions,
+                     count(DISTINCT auction) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_auctions,
+                     count(DISTINCT auction) FILTER (WHERE price >= 1000000) AS rank3_auctions
+              FROM bid GROUP BY to_char(date_time, 'YYYY-MM-DD')",
+        floor: 7.0,
+        flink: 10.0,
+        dbsp: 5.0,
+    },
+    Query {
         name: "q17",
         sources: &["bid"],
         sql: "SELECT auction, to_char(date_time, 'YYYY-MM-DD') AS day, count(*) AS total_bids,
@@ -114,6 +165,19 @@ pub const QUERIES: [Query; 9] = [
         floor: 9.0,
         flink: 11.0,
         dbsp: 5.5,
+    },
+    Query {
+        name: "q20",
+        sources: &["auction", "bid"],
+        sql:
+            "SELECT b.auction, b.bidder, b.price, b.channel, b.url, b.date_time AS bid_date_time, b.extra AS bid_extra,
+                     a.item_name, a.description, a.initial_bid, a.reserve, a.date_time AS auction_date_time, a.expires,
+                     a.seller, a.category, a.extra AS auction_extra
+              FROM bid b INNER JOIN auction a ON b.auction = a.id
+              WHERE a.category = 10",
+        floor: 8.0,
+        flink: 18.0,
+        dbsp: 5.1,
     },
 ];
 

@@ -129,6 +129,19 @@ pub enum StreamOp {
         /// Output columns.
         exprs: Option<Vec<PlanExpr>>,
     },
+    /// Several maps of one input: each input row once for each branch whose predicate is true.
+    Expand {
+        /// Branches.
+        branches: Vec<ExpandBranch>,
+    },
+    /// Rows between two bounds of time: visible at an epoch if its timestamp is at or after every bound of `from` and before every bound of
+    /// `until`. A row with a NULL bound is never visible. Output are the leading columns of the input, as many as the node has.
+    TemporalFilter {
+        /// Beginnings.
+        from: Vec<TimeBound>,
+        /// Ends.
+        until: Vec<TimeBound>,
+    },
     /// Groups by columns and aggregates; output is the group columns, then the aggregates. No aggregates: DISTINCT.
     /// With no group columns, one row exists even over empty input.
     Aggregate {
@@ -182,6 +195,24 @@ pub enum StreamOp {
         /// The edge.
         edge: EdgeId,
     },
+}
+
+/// One branch of [`StreamOp::Expand`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpandBranch {
+    /// Kept if true (false and NULL are dropped).
+    pub predicate: Option<PlanExpr>,
+    /// Output columns.
+    pub exprs: Vec<PlanExpr>,
+}
+
+/// A moment that a row names: a timestamp column, shifted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeBound {
+    /// Column of type timestamp in microseconds.
+    pub column: usize,
+    /// Added to it, saturating, microseconds.
+    pub shift_us: i64,
 }
 
 /// One aggregate call.
@@ -312,6 +343,13 @@ impl StreamPlan {
             }
         });
         found
+    }
+
+    /// The output changes as time passes.
+    pub fn is_timed(&self) -> bool {
+        let mut timed = false;
+        self.root.visit(&mut |node| timed |= matches!(node.op, StreamOp::TemporalFilter { .. }));
+        timed
     }
 
     /// Bytes for the catalog.

@@ -16,4 +16,5 @@ mod system {
     mod layers;
     mod power;
     mod property;
+    mod timers;
 }

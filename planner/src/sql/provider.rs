@@ -266,8 +266,9 @@ impl ContextProvider for Provider<'_> {
         self.state.window_functions().get(name).cloned()
     }
 
-    fn get_variable_type(&self, _: &[String]) -> Option<DataType> {
-        None
+    fn get_variable_type(&self, names: &[String]) -> Option<DataType> {
+        let now = self.mode == Mode::Streaming && names.len() == 1 && names[0] == super::NOW;
+        now.then(super::types::timestamptz)
     }
 
     fn options(&self) -> &ConfigOptions {

@@ -409,13 +409,7 @@ impl Rewriter {
 
     fn moment(&self, name: &str, moment: Moment) -> Result<Expr> {
         let Mode::Batch { now_us } = self.mode else {
-            return Err(
-                PlanError::unsupported(format!("{name} in a materialized view or sink is not supported"))
-                    .detail(format!(
-                        "the value of {name} changes without any change of the view's inputs"
-                    ))
-                    .hint("Filter by time in the query that reads the view, or store the time in a column."),
-            );
+            return streaming_moment(name, moment);
         };
         let text = super::datetime::format_timestamptz(now_us);
         let timestamptz = ast::DataType::Timestamp(None, TimezoneInfo::WithTimeZone);
@@ -423,11 +417,24 @@ impl Rewriter {
             Moment::Timestamptz => cast(string(&text), timestamptz),
             Moment::Timestamp => cast(string(&text), ast::DataType::Timestamp(None, TimezoneInfo::None)),
             Moment::Date => cast(string(&text), ast::DataType::Date),
-            Moment::Time => {
-                return Err(PlanError::unsupported(format!("{name} is not supported")).hint("Use current_timestamp."));
-            }
+            Moment::Time => return Err(no_time(name)),
         })
     }
+}
+
+/// In a view the time is the epoch's timestamp, as a variable: see [`super::NOW`].
+fn streaming_moment(name: &str, moment: Moment) -> Result<Expr> {
+    let now = Expr::Identifier(Ident::new(super::NOW));
+    Ok(match moment {
+        Moment::Timestamptz => now,
+        Moment::Timestamp => cast(now, ast::DataType::Timestamp(None, TimezoneInfo::None)),
+        Moment::Date => cast(now, ast::DataType::Date),
+        Moment::Time => return Err(no_time(name)),
+    })
+}
+
+fn no_time(name: &str) -> PlanError {
+    PlanError::unsupported(format!("{name} is not supported")).hint("Use current_timestamp.")
 }
 
 /// Functions that tell the time.

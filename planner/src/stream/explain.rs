@@ -14,6 +14,8 @@
 //! | `Source` | rows of a source |
 //! | `Values` | constant rows |
 //! | `Map` | filter, then projection |
+//! | `Expand` | several maps of one input |
+//! | `TemporalFilter` | rows between two bounds of time |
 //! | `Aggregate` | groups with aggregates |
 //! | `Distinct` | groups without |
 //! | `Join` | inner, left, full, semi or anti join |
@@ -30,15 +32,17 @@ use arrow::ipc::reader::StreamReader;
 
 use super::fragment::fragment;
 use super::render;
-use crate::plan::{AggCall, ExchangeKind, JoinKind, SortKey, StreamNode, StreamOp, StreamPlan};
+use crate::plan::{AggCall, ExchangeKind, JoinKind, PlanExpr, SortKey, StreamNode, StreamOp, StreamPlan, TimeBound};
 
 /// The names that stand for operators in EXPLAIN; they stay, because people and scripts read them.
 #[cfg(test)]
-pub(super) const NODE_NAMES: [&str; 12] = [
+pub(super) const NODE_NAMES: [&str; 14] = [
     "Scan",
     "Source",
     "Values",
     "Map",
+    "Expand",
+    "TemporalFilter",
     "Aggregate",
     "Distinct",
     "Join",
@@ -96,6 +100,8 @@ fn node_name(node: &StreamNode) -> &'static str {
         StreamOp::Source { .. } => "Source",
         StreamOp::Values { .. } => "Values",
         StreamOp::Map { .. } => "Map",
+        StreamOp::Expand { .. } => "Expand",
+        StreamOp::TemporalFilter { .. } => "TemporalFilter",
         StreamOp::Aggregate { aggs, .. } if aggs.is_empty() => "Distinct",
         StreamOp::Aggregate { .. } => "Aggregate",
         StreamOp::Join { .. } => "Join",
@@ -149,22 +155,17 @@ fn describe(node: &StreamNode) -> String {
             )
         }
         StreamOp::Values { ipc } => format!("{} rows", rows_in(ipc)),
-        StreamOp::Map { predicate, exprs } => {
-            let mut parts = Vec::new();
-            if let Some(exprs) = exprs {
-                let list = exprs.iter().zip(node.schema.fields()).map(|(e, f)| {
-                    if &e.display == f.name() {
-                        e.display.clone()
-                    } else {
-                        format!("{} AS {}", e.display, f.name())
-                    }
-                });
-                parts.push(format!("[{}]", list.collect::<Vec<_>>().join(", ")));
-            }
-            if let Some(predicate) = predicate {
-                parts.push(format!("where {}", predicate.display));
-            }
-            parts.join(" ")
+        StreamOp::Map { predicate, exprs } => map(predicate.as_ref(), exprs.as_deref(), &node.schema),
+        StreamOp::Expand { branches } => {
+            let branches = branches.iter();
+            let branches = branches.map(|b| map(b.predicate.as_ref(), Some(&b.exprs), &node.schema));
+            branches.collect::<Vec<_>>().join(" + ")
+        }
+        StreamOp::TemporalFilter { from, until } => {
+            let bound = |b: &TimeBound| format!("{}{}", names(&[b.column], input), shift(b.shift_us));
+            let from = from.iter().map(|b| format!("now() >= {}", bound(b)));
+            let until = until.iter().map(|b| format!("now() < {}", bound(b)));
+            from.chain(until).collect::<Vec<_>>().join(" AND ")
         }
         StreamOp::Aggregate { group_by, aggs } => aggregate(group_by, aggs, input),
         StreamOp::Join {
@@ -226,6 +227,33 @@ fn describe(node: &StreamNode) -> String {
         StreamOp::Exchange { kind } => routing(kind),
         StreamOp::Receive { edge } => edge.to_string(),
     }
+}
+
+fn shift(us: i64) -> String {
+    let sign = if us < 0 { '-' } else { '+' };
+    match us.unsigned_abs() {
+        0 => String::new(),
+        us if us % 1_000_000 == 0 => format!(" {sign} {} s", us / 1_000_000),
+        us => format!(" {sign} {us} µs"),
+    }
+}
+
+fn map(predicate: Option<&PlanExpr>, exprs: Option<&[PlanExpr]>, schema: &Schema) -> String {
+    let mut parts = Vec::new();
+    if let Some(exprs) = exprs {
+        let list = exprs.iter().zip(schema.fields()).map(|(e, f)| {
+            if &e.display == f.name() {
+                e.display.clone()
+            } else {
+                format!("{} AS {}", e.display, f.name())
+            }
+        });
+        parts.push(format!("[{}]", list.collect::<Vec<_>>().join(", ")));
+    }
+    if let Some(predicate) = predicate {
+        parts.push(format!("where {}", predicate.display));
+    }
+    parts.join(" ")
 }
 
 fn aggregate(group_by: &[usize], aggs: &[AggCall], input: &Schema) -> String {

@@ -7,6 +7,8 @@
 //! | scan, source | – | spread: rows are where their place in the run put them, a retraction may be at another task |
 //! | values | – | one task |
 //! | map | – | as it came, in its own columns |
+//! | expand | – | spread, or one task |
+//! | temporal filter | hash of the whole row | spread |
 //! | aggregate, top-N | hash of the group or partition columns; without any: one task | the same |
 //! | upsert | hash of the key on all inputs | the same |
 //! | join on keys | hash of the keys on both sides | the same, by the keys of either side |
@@ -20,10 +22,10 @@ use std::sync::Arc;
 
 use datafusion::physical_expr::expressions::Column;
 
-use crate::plan::{ExchangeKind, JoinKind, OperatorId, StreamNode, StreamOp};
+use crate::plan::{ExchangeKind, ExpandBranch, JoinKind, OperatorId, StreamNode, StreamOp};
 use crate::{Result, stream::expr};
 
-use super::rel::{JoinOp, Phys, Rel, RelOp, as_column, column, rewrite_columns};
+use super::rel::{Branch, JoinOp, Phys, Rel, RelOp, as_column, column, rewrite_columns};
 
 /// Where the rows of a relation are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,6 +147,21 @@ impl Placing {
                 Ok((self.node(op, vec![input], &facts), place))
             }
             RelOp::Join(join) => self.join(inputs, join, &facts),
+            RelOp::Expand { branches } => self.expand(inputs, &branches, &facts),
+            RelOp::TemporalFilter { from, until } => {
+                // A retraction must find its row, which is known by all of its columns; their hash is the vnode of its state.
+                let (input, place) = one(inputs);
+                let all: Vec<usize> = (0..input.schema.fields().len()).collect();
+                let (input, place) = if place == Place::Single && few(&input) {
+                    (input, place)
+                } else {
+                    (self.hashed(input, &place, &all), Place::Spread)
+                };
+                Ok((
+                    self.node(StreamOp::TemporalFilter { from, until }, vec![input], &facts),
+                    place,
+                ))
+            }
             RelOp::Union => Ok(self.union(inputs, &facts)),
             RelOp::Upsert { key } => {
                 let hashed = inputs.into_iter().map(|(node, place)| self.hashed(node, &place, &key));
@@ -177,6 +194,27 @@ impl Placing {
             .map(|e| e.iter().map(encoded).collect::<Result<Vec<_>>>())
             .transpose()?;
         Ok((self.node(StreamOp::Map { predicate, exprs }, vec![input], facts), place))
+    }
+
+    fn expand(
+        &mut self,
+        inputs: Vec<(StreamNode, Place)>,
+        branches: &[Branch],
+        facts: &RelFacts,
+    ) -> Result<(StreamNode, Place)> {
+        let (input, place) = one(inputs);
+        let encoded = |e: &Phys| expr::encode(&rewrite_columns(e, |c| column(&input.schema, c))?);
+        let branches = branches
+            .iter()
+            .map(|b| {
+                Ok(ExpandBranch {
+                    predicate: b.predicate.as_ref().map(encoded).transpose()?,
+                    exprs: b.exprs.iter().map(encoded).collect::<Result<_>>()?,
+                })
+            })
+            .collect::<Result<_>>()?;
+        let place = if place == Place::Single { place } else { Place::Spread };
+        Ok((self.node(StreamOp::Expand { branches }, vec![input], facts), place))
     }
 
     /// Rows that agree on `columns` at one task.

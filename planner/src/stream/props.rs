@@ -204,6 +204,19 @@ pub(super) fn top_n(input: &Rel, partition_by: &[usize], limit: Option<u64>, row
     settled(false, keys, bound)
 }
 
+/// Facts of several maps of one input.
+pub(super) fn expand(input: &Rel, branches: usize) -> StreamProps {
+    let bound = input.props.row_bound.and_then(|b| b.checked_mul(branches as u64));
+    settled(input.props.append_only, Vec::new(), bound)
+}
+
+/// Facts of a filter by time: rows come and, unless `stays`, go by themselves.
+pub(super) fn temporal_filter(input: &Rel, width: usize, stays: bool) -> StreamProps {
+    let kept: Vec<usize> = (0..width).collect();
+    let props = project_columns(&input.props, &kept);
+    settled(props.append_only && stays, props.keys, props.row_bound)
+}
+
 /// Facts of a bag union.
 pub(super) fn union(inputs: &[Rel]) -> StreamProps {
     if let [only] = inputs {

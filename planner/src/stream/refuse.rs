@@ -63,6 +63,7 @@ pub(super) fn check_deterministic(plan: &LogicalPlan) -> Result<()> {
                 return Err(PlanError::new("42P02", format!("there is no parameter {}", p.id))
                     .hint("A materialized view's query must not contain parameters."));
             }
+            Expr::ScalarVariable(_, names) if names.len() == 1 && names[0] == crate::sql::NOW => Volatility::Immutable,
             Expr::ScalarVariable(..) => {
                 return Err(PlanError::unsupported(format!(
                     "variable {expr} is not supported in a materialized view"

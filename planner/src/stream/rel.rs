@@ -22,7 +22,7 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use super::props;
 use crate::catalog::SourceDef;
-use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps};
+use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps, TimeBound};
 use crate::{PlanError, Result};
 
 /// A compiled expression.
@@ -69,10 +69,24 @@ pub(super) enum RelOp {
         offset: u64,
         row_number: bool,
     },
+    Expand {
+        branches: Vec<Branch>,
+    },
+    TemporalFilter {
+        from: Vec<TimeBound>,
+        until: Vec<TimeBound>,
+    },
     Union,
     Upsert {
         key: Vec<usize>,
     },
+}
+
+/// One of several maps over one input.
+#[derive(Debug, Clone)]
+pub(super) struct Branch {
+    pub predicate: Option<Phys>,
+    pub exprs: Vec<Phys>,
 }
 
 /// The parameters of a join.
@@ -309,8 +323,11 @@ impl Rel {
         }
     }
 
-    /// Bag union.
+    /// Bag union; of maps over one scan or source, a single operator that reads it once.
     pub fn union(inputs: Vec<Self>, schema: SchemaRef) -> Self {
+        if let Some((input, branches)) = shared_leaf(&inputs) {
+            return input.expand(branches, schema);
+        }
         let props = props::union(&inputs);
         Self {
             op: RelOp::Union,
@@ -365,6 +382,28 @@ impl Rel {
         })
     }
 
+    fn expand(self, branches: Vec<Branch>, schema: SchemaRef) -> Self {
+        let props = props::expand(&self, branches.len());
+        Self {
+            op: RelOp::Expand { branches },
+            inputs: vec![self],
+            schema,
+            props,
+        }
+    }
+
+    /// Keeps the first `width` columns of the rows whose bounds hold the epoch's timestamp.
+    pub fn temporal_filter(self, from: Vec<TimeBound>, until: Vec<TimeBound>, width: usize) -> Self {
+        let fields: Vec<FieldRef> = self.schema.fields().iter().take(width).cloned().collect();
+        let props = props::temporal_filter(&self, width, until.is_empty());
+        Self {
+            op: RelOp::TemporalFilter { from, until },
+            inputs: vec![self],
+            schema: Arc::new(Schema::new(fields)),
+            props,
+        }
+    }
+
     /// Derives the facts again after an operator below, or a parameter, was tightened.
     pub fn refresh_props(&mut self) {
         let props = match (&self.op, self.inputs.first()) {
@@ -387,6 +426,77 @@ impl Rel {
     pub fn rename(mut self, schema: SchemaRef) -> Self {
         self.schema = schema;
         self
+    }
+}
+
+/// The scan or source that all inputs map, with their maps over its columns.
+fn shared_leaf(inputs: &[Rel]) -> Option<(Rel, Vec<Branch>)> {
+    if inputs.len() < 2 {
+        return None;
+    }
+    let mut columns: Vec<usize> = Vec::new();
+    let mut fields: Vec<FieldRef> = Vec::new();
+    let mut leaf: Option<&Rel> = None;
+    let mut branches = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let (base, predicate, exprs) = match &input.op {
+            RelOp::Map { predicate, exprs } => {
+                let base = input.inputs.first()?;
+                (base, predicate.clone(), exprs.clone().unwrap_or_else(|| base.columns()))
+            }
+            _ => (input, None, input.columns()),
+        };
+        let projection = leaf_projection(base)?;
+        if !same_leaf(*leaf.get_or_insert(base), base) {
+            return None;
+        }
+        let mut place = Vec::with_capacity(projection.len());
+        for (&c, field) in projection.iter().zip(base.schema.fields()) {
+            place.push(columns.iter().position(|have| *have == c).unwrap_or_else(|| {
+                columns.push(c);
+                fields.push(Arc::clone(field));
+                columns.len() - 1
+            }));
+        }
+        branches.push((place, predicate, exprs));
+    }
+    let mut merged = leaf?.clone();
+    // Facts of the leaf are about its own columns: they are kept only if those stand first, as they did.
+    merged.props = props::project_columns(&merged.props, &[]);
+    merged.props.keys.clear();
+    match &mut merged.op {
+        RelOp::Scan { projection, .. } | RelOp::Source { projection, .. } => *projection = columns,
+        _ => return None,
+    }
+    merged.schema = Arc::new(Schema::new(fields));
+    let moved = |e: &Phys, place: &[usize]| rewrite_columns(e, |c| column(&merged.schema, place[c])).ok();
+    let branches = branches
+        .into_iter()
+        .map(|(place, predicate, exprs)| {
+            Some(Branch {
+                predicate: match predicate {
+                    Some(p) => Some(moved(&p, &place)?),
+                    None => None,
+                },
+                exprs: exprs.iter().map(|e| moved(e, &place)).collect::<Option<_>>()?,
+            })
+        })
+        .collect::<Option<Vec<_>>>()?;
+    Some((merged, branches))
+}
+
+fn leaf_projection(rel: &Rel) -> Option<&[usize]> {
+    match &rel.op {
+        RelOp::Scan { projection, .. } | RelOp::Source { projection, .. } => Some(projection),
+        _ => None,
+    }
+}
+
+fn same_leaf(a: &Rel, b: &Rel) -> bool {
+    match (&a.op, &b.op) {
+        (RelOp::Scan { relation: x, .. }, RelOp::Scan { relation: y, .. }) => x == y,
+        (RelOp::Source { source: x, .. }, RelOp::Source { source: y, .. }) => x == y,
+        _ => false,
     }
 }
 

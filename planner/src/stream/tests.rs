@@ -98,6 +98,11 @@ fn goldens_keyed() {
 }
 
 #[test]
+fn goldens_time() {
+    golden("time");
+}
+
+#[test]
 fn goldens_refused() {
     golden("refused");
 }
@@ -105,7 +110,7 @@ fn goldens_refused() {
 #[test]
 fn explain_names_stand_in_its_documentation_and_in_a_golden() {
     let documentation = include_str!("explain.rs");
-    let goldens: String = ["basic", "joins", "keyed", "topn", "nexmark"]
+    let goldens: String = ["basic", "joins", "keyed", "topn", "nexmark", "time"]
         .iter()
         .map(|n| read_golden(n))
         .collect();
@@ -147,6 +152,10 @@ fn expressions(node: &StreamNode, out: &mut Vec<(PlanExpr, Schema)>) {
                     .map(|e| (e.clone(), input.clone())),
             );
         }
+        StreamOp::Expand { branches } => {
+            let all = branches.iter().flat_map(|b| b.predicate.iter().chain(&b.exprs));
+            out.extend(all.map(|e| (e.clone(), input.clone())));
+        }
         StreamOp::Join { filter, .. } => out.extend(filter.iter().map(|e| (e.clone(), input.clone()))),
         _ => {}
     }
@@ -157,7 +166,7 @@ fn expressions(node: &StreamNode, out: &mut Vec<(PlanExpr, Schema)>) {
 fn expressions_of_every_golden_read_back_with_their_declared_types() {
     let catalog = catalog();
     let mut seen = 0;
-    for name in ["basic", "joins", "subqueries", "topn", "nexmark"] {
+    for name in ["basic", "joins", "subqueries", "topn", "nexmark", "time"] {
         for sql in read_golden(name)
             .split("\n\n")
             .filter_map(|case| case.split("\n----\n").next())
@@ -225,7 +234,7 @@ fn integer_overflow_fails_before_and_after_storing() {
 #[test]
 fn fragments_are_in_order_and_every_edge_has_one_receiver() {
     let catalog = catalog();
-    for name in ["basic", "joins", "subqueries", "topn", "nexmark"] {
+    for name in ["basic", "joins", "subqueries", "topn", "nexmark", "time"] {
         for sql in read_golden(name)
             .split("\n\n")
             .filter_map(|case| case.split("\n----\n").next())

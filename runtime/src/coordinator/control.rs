@@ -21,6 +21,7 @@ use super::sequencer::Request;
 use super::shared::{RegionStatus, Shared};
 use super::sources::SourceCtl;
 use super::upkeep::TICK_WAIT;
+use super::timers::Timers;
 use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
@@ -108,6 +109,7 @@ pub struct Control {
     /// A source could be cut if it had records now, and is to be asked again after this time.
     pub(super) poll_sources: Option<Duration>,
     pub(super) work: WorkSets,
+    pub(super) timers: Timers,
     pub(super) recovering: bool,
 }
 
@@ -176,6 +178,7 @@ impl Control {
             stopping: None,
             poll_sources: None,
             work: WorkSets::default(),
+            timers: Timers::default(),
             recovering: true,
         }
     }
@@ -220,7 +223,7 @@ impl Control {
         if !self.fold_running && !self.work.foldable.is_empty() {
             due(self.last_fold + FOLD_EVERY);
         }
-        wait
+        self.timer_wait().map_or(wait, |timer| wait.min(timer))
     }
 
     pub(super) fn handle(&mut self, event: Event) {
@@ -296,6 +299,7 @@ impl Control {
     /// Folds one barrier in. Also used to replay the log.
     pub(super) fn on_epoch(&mut self, record: &EpochRecord, seq: u64) {
         self.wake_for(record);
+        self.wake_timers(record);
         self.cut = record.epoch;
         self.shared.clock_epoch.store(record.epoch, Ordering::Release);
         self.work.moved = true;
@@ -373,6 +377,7 @@ impl Control {
         tracing::error!(job = %region.name, reason, "a job has stopped");
         self.shared.set_status(id, RegionStatus::Failed(reason.clone()));
         region.failed = Some(reason);
+        self.timers.remove(id);
         region.in_flight.clear();
         region.checkpoint_target = None;
         self.work.stop(id);
@@ -422,6 +427,8 @@ impl Control {
         region.meta.rows_out += result.rows_out;
         region.meta.checksum = region.meta.checksum.wrapping_add(result.checksum);
         region.meta.steps += 1;
+        self.timers.set(id, region.meta.next_timer_us, result.next_timer_us);
+        region.meta.next_timer_us = result.next_timer_us;
         if let Some(relation) = &region.relation {
             if result.output.is_some() {
                 self.work.runs.insert(id);
@@ -464,6 +471,7 @@ impl Control {
         #[cfg(debug_assertions)]
         self.check_settled();
         self.cut_sources();
+        self.ask_for_timers();
         self.forget();
         self.finish_tick();
         self.start_fold();

@@ -26,6 +26,7 @@ mod shared;
 mod sources;
 mod status;
 mod stepping;
+mod timers;
 mod upkeep;
 mod work;
 

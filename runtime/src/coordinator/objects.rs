@@ -49,6 +49,7 @@ impl Control {
     fn remove_object(&mut self, id: ObjectId) {
         if let Some(region) = self.regions.remove(&id) {
             self.work.remove(id, &region.inputs);
+            self.timers.remove(id);
             if let Some(dataflow) = region.dataflow {
                 dataflow.stop();
             }
@@ -184,6 +185,9 @@ impl Control {
             completed_seq: None,
             completed_relation_seq: 0,
             failed: None,
+            timed: object
+                .stream_plan()
+                .is_some_and(levee_planner::plan::StreamPlan::is_timed),
             stop_on_error: options.and_then(|o| o.get("on_error")).is_some_and(|v| v == "stop"),
             delivery,
             meta,
@@ -197,6 +201,7 @@ impl Control {
         if !region.meta.awaits.is_empty() {
             self.awaiting.insert(object.id);
         }
+        self.timers.set(object.id, None, region.meta.next_timer_us);
         if status == RegionStatus::Running {
             self.work.hidden.remove(&object.id);
         }

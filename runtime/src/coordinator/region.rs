@@ -88,6 +88,8 @@ pub struct RegionMeta {
     pub steps: u64,
     /// Failed expressions: expression, message, rows, last epoch.
     pub errors: Vec<(String, String, u64, u64)>,
+    /// A step is needed by then, even if no input changes: see [`super::timers`].
+    pub next_timer_us: Option<i64>,
 }
 
 /// How far a region has come.
@@ -153,6 +155,8 @@ pub struct RegionCtl {
     pub stop_on_error: bool,
     /// A sink's way to its target.
     pub delivery: Option<Delivery>,
+    /// Its output changes as time passes.
+    pub timed: bool,
     /// Counters.
     pub meta: RegionMeta,
 }
@@ -365,6 +369,12 @@ impl Timeline {
     /// The timestamp of the newest epoch ≤ `epoch`.
     pub fn timestamp_us(&self, epoch: u64) -> i64 {
         self.entries.range(..=epoch).next_back().map_or(0, |(_, (t, _))| *t)
+    }
+
+    /// The first epoch after `epoch`, up to `limit`, at or after a moment.
+    pub fn first_at(&self, epoch: u64, limit: u64, timestamp_us: i64) -> Option<u64> {
+        let later = self.entries.range(epoch + 1..limit.max(epoch) + 1);
+        later.into_iter().find(|(_, (t, _))| *t >= timestamp_us).map(|(e, _)| *e)
     }
 
     /// Log positions of all epochs held.

@@ -43,6 +43,8 @@ pub enum Request {
     Ddl(Box<DdlRequest>, oneshot::Sender<Result<u64>>),
     /// Source ranges to put into an epoch.
     Cut(SourceCut),
+    /// An epoch without changes, because time has passed.
+    Tick,
     /// End the thread.
     Stop,
 }
@@ -122,6 +124,7 @@ impl Sequencer {
         while let Ok(first) = requests.recv() {
             let mut commits = Vec::new();
             let mut cut = SourceCut::default();
+            let mut tick = false;
             let mut rows = 0;
             let mut next = Some(first);
             loop {
@@ -139,22 +142,24 @@ impl Sequencer {
                         commits.push(commit);
                     }
                     Request::Cut(part) => cut.append(part),
+                    Request::Tick => tick = true,
                     Request::Ddl(request, reply) => {
-                        self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut cut));
+                        self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut cut), false);
                         self.ddl(*request, reply);
                     }
                     Request::Stop => {
-                        self.write_epoch(commits, cut);
+                        self.write_epoch(commits, cut, false);
                         return;
                     }
                 }
             }
-            self.write_epoch(commits, cut);
+            self.write_epoch(commits, cut, tick);
         }
     }
 
-    fn write_epoch(&mut self, commits: Vec<Commit>, cut: SourceCut) {
-        if commits.is_empty() && cut.is_empty() {
+    /// `tick`: also without changes.
+    fn write_epoch(&mut self, commits: Vec<Commit>, cut: SourceCut, tick: bool) {
+        if commits.is_empty() && cut.is_empty() && !tick {
             return;
         }
         let epoch = self.epoch + 1;
@@ -183,7 +188,7 @@ impl Sequencer {
             writes.extend(commit.writes);
             accepted.push(commit.reply);
         }
-        if accepted.is_empty() && cut.is_empty() {
+        if accepted.is_empty() && cut.is_empty() && !tick {
             return;
         }
         let is_cut = !cut.splits.is_empty() || !cut.ranges.is_empty();

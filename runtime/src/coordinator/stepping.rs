@@ -47,6 +47,11 @@ impl Control {
         for (epoch, deltas) in self.table_writes.get(&region.id).into_iter().flatten() {
             *changed.entry(*epoch).or_default() += deltas.iter().map(Delta::num_rows).sum::<usize>();
         }
+        if let Some(at) = region.meta.next_timer_us
+            && let Some(epoch) = self.timeline.first_at(region.submitted(), limit, at)
+        {
+            changed.entry(epoch).or_default();
+        }
         let changed = changed.into_iter().filter(|(e, _)| *e <= limit).collect();
         Ok((limit, changed))
     }
@@ -86,6 +91,9 @@ impl Control {
                 return Ok(());
             };
             if region.in_flight.len() >= IN_FLIGHT_MAX || region.submitted() >= self.cut {
+                return Ok(());
+            }
+            if region.timed && !region.in_flight.is_empty() {
                 return Ok(());
             }
             let (available, changed) = self.available(region)?;

@@ -29,6 +29,7 @@ pub(crate) struct TaskReport {
     pub(crate) snapshot: Option<StateDelta>,
     pub(crate) errors: Vec<StreamError>,
     pub(crate) busy_us: u64,
+    pub(crate) next_timer_us: Option<i64>,
 }
 
 /// The sum of all tasks' reports of a step.
@@ -38,6 +39,7 @@ pub(crate) struct StepSum {
     pub(crate) snapshot: Option<StateDelta>,
     pub(crate) errors: Vec<StreamError>,
     pub(crate) busy_us: u64,
+    pub(crate) next_timer_us: Option<i64>,
 }
 
 /// What became of a report.
@@ -138,6 +140,7 @@ impl StepLog {
             snapshot,
             errors,
             busy_us,
+            next_timer_us,
         } = report;
         let root = root.unwrap_or_default();
         self.positions[slot] = seq + 1;
@@ -160,6 +163,7 @@ impl StepLog {
         sum.root.checksum = sum.root.checksum.wrapping_add(root.checksum);
         sum.errors.extend(errors);
         sum.busy_us += busy_us;
+        sum.next_timer_us = sum.next_timer_us.into_iter().chain(next_timer_us).min();
         if let Some(part) = snapshot {
             match &mut sum.snapshot {
                 Some(whole) => whole.append(part),

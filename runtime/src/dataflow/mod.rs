@@ -146,6 +146,8 @@ pub struct StepResult {
     pub errors: Vec<StreamError>,
     /// Time that tasks worked on the step, microseconds, all tasks together.
     pub busy_us: u64,
+    /// The output may change by itself at this moment, microseconds since 1970 UTC.
+    pub next_timer_us: Option<i64>,
 }
 
 /// Reads a region's state at its last completed checkpoint.

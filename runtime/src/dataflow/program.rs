@@ -334,6 +334,12 @@ impl Program {
         Ok(state)
     }
 
+    /// The operators' earliest timer.
+    pub(crate) fn next_timer_us(&self) -> Option<i64> {
+        let operators = self.nodes.iter().filter_map(|n| n.operator.as_ref());
+        operators.filter_map(|o| o.next_timer_us()).min()
+    }
+
     /// State held.
     pub(crate) fn state_bytes(&self) -> u64 {
         self.nodes

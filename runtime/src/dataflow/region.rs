@@ -293,6 +293,7 @@ impl RegionShared {
                     snapshot: sum.snapshot,
                     errors: sum.errors,
                     busy_us: sum.busy_us,
+                    next_timer_us: sum.next_timer_us,
                 },
             );
         }

@@ -207,6 +207,7 @@ impl Instance {
             snapshot,
             errors: std::mem::take(&mut self.program.errors),
             busy_us: (busy + started.elapsed()).as_micros() as u64,
+            next_timer_us: self.program.next_timer_us(),
         }))
     }
 }

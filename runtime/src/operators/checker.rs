@@ -175,6 +175,10 @@ impl Operator for Checker {
         self.inner.restore(table, key, value)
     }
 
+    fn next_timer_us(&self) -> Option<i64> {
+        self.inner.next_timer_us()
+    }
+
     fn state_bytes(&self) -> usize {
         self.inner.state_bytes()
     }

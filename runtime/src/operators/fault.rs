@@ -20,6 +20,8 @@ pub enum Fault {
     Union,
     /// Upsert takes the oldest record of a step for the newest.
     Upsert,
+    /// A temporal filter ignores the first retraction of each batch.
+    Temporal,
 }
 
 #[cfg(all(feature = "planted-faults", not(test)))]

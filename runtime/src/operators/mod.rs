@@ -22,12 +22,14 @@ pub mod checker;
 mod codec;
 pub mod columns;
 pub mod eval;
+pub mod expand;
 pub mod fault;
 pub mod join;
 mod keys;
 pub mod map;
 mod ordered;
 pub mod pass;
+pub mod temporal;
 pub mod topn;
 pub mod upsert;
 
@@ -94,6 +96,12 @@ pub trait Operator: Send {
     fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
         let _ = (table, key, value);
         Err(crate::RuntimeError::internal("restore called on a stateless operator"))
+    }
+
+    /// The operator's output may change by itself at this moment (microseconds since 1970 UTC): a step at or after it is needed even if no
+    /// input changes. Asked between steps.
+    fn next_timer_us(&self) -> Option<i64> {
+        None
     }
 
     /// Bytes of state held, for metrics.
@@ -175,6 +183,10 @@ fn plain(node: &StreamNode, inputs: &[SchemaRef], ctx: &OperatorContext) -> Resu
             input(0)?,
             &node.schema,
         )?),
+        StreamOp::Expand { branches } => Box::new(expand::Expand::new(branches, input(0)?, &node.schema)?),
+        StreamOp::TemporalFilter { from, until } => {
+            Box::new(temporal::TemporalFilter::new(from, until, input(0)?, &node.schema)?)
+        }
         StreamOp::Aggregate { group_by, aggs } => Box::new(aggregate::Aggregate::new(
             group_by,
             aggs,

@@ -177,6 +177,7 @@ impl Life {
             snapshot: snapshot.then(StateDelta::default),
             errors: Vec::new(),
             busy_us: 0,
+            next_timer_us: None,
         };
         self.seq += 1;
         self.delivery.as_ref().unwrap().submit(to, Box::new(result));

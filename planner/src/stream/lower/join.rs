@@ -7,7 +7,7 @@
 //!   A mark B on keys and a condition    →  (A ⋉ B, true) ∪ (A ▷ B, false)
 //! ```
 //!
-//! A join without keys is refused unless one side has at most one row: every change would touch every row of the other side.
+//! A join without keys is refused unless one side is bounded by few rows: every change of that side touches every row of the other.
 
 use std::sync::Arc;
 
@@ -18,9 +18,11 @@ use datafusion::logical_expr::{LogicalPlan, Operator};
 
 use super::{Lowering, compile, name_of, unite, unsupported, with_columns};
 use crate::plan::{AggCall, AggFunc, JoinKind};
-use crate::stream::props::at_most_one;
 use crate::stream::rel::{JoinOp, Phys, Rel, binary, column, is_not_null, literal, rewrite_columns};
 use crate::{PlanError, Result};
+
+/// Rows that one side of a join without keys may have at most.
+const CROSS_ROWS_MAX: u64 = 1000;
 
 /// A join before its kind is resolved: keys are expressions over each side, the filter is over left then right columns.
 struct Inputs {
@@ -236,7 +238,8 @@ impl Inputs {
     /// The operator itself; computed keys are appended to the inputs' columns first.
     fn operator(self, kind: JoinKind) -> Result<Rel> {
         let l = self.left.width();
-        if self.left_keys.is_empty() && !(at_most_one(&self.left.props) || at_most_one(&self.right.props)) {
+        let few = |rel: &Rel| rel.props.row_bound.is_some_and(|b| b <= CROSS_ROWS_MAX);
+        if self.left_keys.is_empty() && !(few(&self.left) || few(&self.right)) {
             return Err(self.refused());
         }
         let (left, left_keys) = with_columns(self.left.widened(), &self.left_keys)?;
@@ -278,7 +281,9 @@ impl Inputs {
     }
 
     fn refused(&self) -> PlanError {
-        let hint = "Join on an equality of columns, or reduce one side to a single row with an aggregate.";
+        let hint = format!(
+            "Join on an equality of columns, or reduce one side to at most {CROSS_ROWS_MAX} rows with an aggregate or LIMIT."
+        );
         let what = if self.filter.is_some() {
             "join without an equality condition"
         } else {

@@ -7,6 +7,7 @@ mod aggregate;
 mod join;
 mod leaf;
 mod order;
+mod temporal;
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use datafusion::common::DFSchema;
 use datafusion::logical_expr::{Distinct, Expr, LogicalPlan};
 use datafusion::physical_expr::expressions::CastExpr;
 
-use super::expr::compile;
+use super::expr;
 use super::refuse::sql_text;
 use super::rel::{Phys, Rel};
 use crate::catalog::Catalog;
@@ -50,8 +51,7 @@ impl Lowering<'_> {
             }
             LogicalPlan::Filter(filter) => {
                 let input = self.lower(&filter.input)?;
-                let predicate = compile(&filter.predicate, filter.input.schema())?;
-                Ok(order::filter(input, predicate))
+                self.filtered(input, &filter.predicate, filter.input.schema())
             }
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
             LogicalPlan::Distinct(Distinct::All(input)) => {
@@ -85,6 +85,14 @@ fn unsupported(what: &str) -> PlanError {
 /// A logical node's columns.
 fn arrow_schema(schema: &DFSchema) -> SchemaRef {
     Arc::new(schema.as_arrow().clone())
+}
+
+/// [`expr::compile`], where the time has no place.
+fn compile(expr: &Expr, input: &DFSchema) -> Result<Phys> {
+    if temporal::mentions_now(expr) {
+        return Err(temporal::refused(expr));
+    }
+    expr::compile(expr, input)
 }
 
 fn compile_all(exprs: &[Expr], input: &DFSchema) -> Result<Vec<Phys>> {

@@ -12,6 +12,7 @@ mod faults;
 mod harness;
 mod joins;
 mod maps;
+mod temporals;
 mod topns;
 mod upserts;
 mod values;
