@@ -11,6 +11,12 @@ pub enum RuntimeError {
     /// A write lost against a later one: retry the statement, or answer 40001 inside a block.
     #[error("could not serialize access due to concurrent update")]
     Conflict,
+    /// Waiting for a lock would never end: others wait for what this transaction holds. Who waits for whom.
+    #[error("deadlock detected")]
+    Deadlock(String),
+    /// A lock is held by another transaction, and waiting was not wanted.
+    #[error("could not obtain lock")]
+    Locked,
     /// The user must change something; `code` is a SQLSTATE.
     #[error("{message}")]
     User {

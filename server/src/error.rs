@@ -191,6 +191,10 @@ impl From<RuntimeError> for SqlError {
         match e {
             RuntimeError::Conflict => Self::new("40001", "could not serialize access due to concurrent update")
                 .hint("The transaction might succeed if retried."),
+            RuntimeError::Deadlock(detail) => Self::new("40P01", "deadlock detected")
+                .detail(detail)
+                .hint("Run the transaction again; taking locks in the same order everywhere avoids it."),
+            RuntimeError::Locked => Self::new("55P03", "could not obtain lock"),
             RuntimeError::User { code, message, hint } => {
                 let error = Self::new(code, message);
                 match hint {

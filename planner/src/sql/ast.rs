@@ -1,6 +1,8 @@
 //! Statements that sqlparser's grammar lacks, or reads in another way than PostgreSQL and the streaming dialect do.
 
-use sqlparser::ast::{ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Query, TableConstraint};
+use sqlparser::ast::{
+    Assignment, ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Query, TableConstraint, TableWithJoins,
+};
 
 use super::alter::Definition;
 use super::{Options, Parsed};
@@ -151,15 +153,143 @@ pub struct Drop {
     pub cascade: bool,
 }
 
-/// COPY table [(columns)] FROM STDIN.
+/// What COPY copies.
+#[derive(Debug, Clone)]
+pub enum CopySource {
+    /// A table (or, TO only, a materialized view).
+    Table(ObjectName),
+    /// A query.
+    Query(QueryText),
+}
+
+/// COPY table [(columns)] FROM STDIN, COPY table | (query) TO STDOUT.
 #[derive(Debug, Clone)]
 pub struct Copy {
-    /// Table.
-    pub table: ObjectName,
+    /// What.
+    pub source: CopySource,
+    /// TO.
+    pub to: bool,
     /// Columns, if listed.
     pub columns: Vec<Ident>,
     /// Options in the order written, names lower case.
     pub options: Vec<(String, Option<String>)>,
+    /// FROM … WHERE.
+    pub filter: Option<Expr>,
+}
+
+/// MERGE.
+#[derive(Debug, Clone)]
+pub struct Merge {
+    /// Target.
+    pub table: ObjectName,
+    /// Its alias.
+    pub alias: Option<Ident>,
+    /// USING.
+    pub source: TableWithJoins,
+    /// ON.
+    pub on: Expr,
+    /// WHEN clauses in order.
+    pub clauses: Vec<MergeClause>,
+}
+
+/// WHEN [NOT] MATCHED [AND condition] THEN action.
+#[derive(Debug, Clone)]
+pub struct MergeClause {
+    /// MATCHED.
+    pub matched: bool,
+    /// AND condition.
+    pub condition: Option<Expr>,
+    /// THEN.
+    pub action: MergeAction,
+}
+
+/// What a MERGE clause does.
+#[derive(Debug, Clone)]
+pub enum MergeAction {
+    /// DO NOTHING.
+    Nothing,
+    /// DELETE.
+    Delete,
+    /// UPDATE SET.
+    Update(Vec<Assignment>),
+    /// INSERT (columns) VALUES (…); no values: DEFAULT VALUES.
+    Insert {
+        /// Columns, if listed.
+        columns: Vec<Ident>,
+        /// Values.
+        values: Option<Vec<Expr>>,
+    },
+}
+
+/// How strongly a row is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RowLock {
+    /// FOR KEY SHARE.
+    KeyShare,
+    /// FOR SHARE.
+    Share,
+    /// FOR NO KEY UPDATE.
+    NoKeyUpdate,
+    /// FOR UPDATE.
+    Update,
+}
+
+/// What to do when a lock is taken by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockWait {
+    /// Wait.
+    Block,
+    /// NOWAIT: 55P03.
+    Fail,
+    /// SKIP LOCKED.
+    Skip,
+}
+
+/// FOR UPDATE and its kin.
+#[derive(Debug, Clone)]
+pub struct LockingClause {
+    /// Strength.
+    pub strength: RowLock,
+    /// OF tables; empty: all.
+    pub of: Vec<Ident>,
+    /// NOWAIT, SKIP LOCKED.
+    pub wait: LockWait,
+}
+
+/// Modes of LOCK TABLE, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TableLock {
+    /// ACCESS SHARE.
+    AccessShare,
+    /// ROW SHARE.
+    RowShare,
+    /// ROW EXCLUSIVE.
+    RowExclusive,
+    /// SHARE UPDATE EXCLUSIVE.
+    ShareUpdateExclusive,
+    /// SHARE.
+    Share,
+    /// SHARE ROW EXCLUSIVE.
+    ShareRowExclusive,
+    /// EXCLUSIVE.
+    Exclusive,
+    /// ACCESS EXCLUSIVE.
+    AccessExclusive,
+}
+
+/// Where FETCH and MOVE go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchTo {
+    /// NEXT, FORWARD n, BACKWARD n (negative), PRIOR.
+    Forward(i64),
+    /// ALL, FORWARD ALL.
+    All,
+    /// BACKWARD ALL.
+    BackwardAll,
+    /// FIRST, LAST, ABSOLUTE n: one row, counted from the start, or from the end if negative.
+    Absolute(i64),
+    /// RELATIVE n: one row.
+    Relative(i64),
 }
 
 /// A statement of the extension grammar.
@@ -177,8 +307,65 @@ pub enum ExtStatement {
     Drop(Drop),
     /// ALTER, schemas, sequences, comments.
     Definition(Box<Definition>),
-    /// COPY FROM STDIN.
+    /// COPY.
     Copy(Copy),
+    /// MERGE.
+    Merge(Box<Merge>),
+    /// TRUNCATE.
+    Truncate {
+        /// Tables.
+        names: Vec<ObjectName>,
+        /// RESTART IDENTITY.
+        restart_identity: bool,
+        /// CASCADE.
+        cascade: bool,
+    },
+    /// SELECT … FOR UPDATE and its kin.
+    SelectLocking {
+        /// The query without its locking clauses.
+        query: Box<Query>,
+        /// The clauses.
+        clauses: Vec<LockingClause>,
+    },
+    /// SAVEPOINT.
+    Savepoint(String),
+    /// RELEASE SAVEPOINT.
+    Release(String),
+    /// ROLLBACK TO SAVEPOINT.
+    RollbackTo(String),
+    /// LOCK TABLE.
+    LockTable {
+        /// Tables.
+        names: Vec<ObjectName>,
+        /// Mode.
+        mode: TableLock,
+        /// NOWAIT.
+        nowait: bool,
+    },
+    /// DECLARE CURSOR.
+    DeclareCursor {
+        /// Name.
+        name: String,
+        /// BINARY.
+        binary: bool,
+        /// SCROLL (`Some(false)`: NO SCROLL).
+        scroll: Option<bool>,
+        /// WITH HOLD.
+        hold: bool,
+        /// The query.
+        query: Box<Query>,
+    },
+    /// FETCH, MOVE.
+    Fetch {
+        /// Cursor.
+        name: String,
+        /// Where.
+        to: FetchTo,
+        /// MOVE: no rows are sent.
+        only_move: bool,
+    },
+    /// CLOSE name, or ALL.
+    CloseCursor(Option<String>),
     /// EXPLAIN.
     Explain {
         /// ANALYZE.

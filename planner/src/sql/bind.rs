@@ -178,6 +178,20 @@ impl Binder {
     }
 }
 
+/// A plan that was put together here, with its parameters and result columns settled as a parsed query's are.
+pub(super) fn settled(plan: LogicalPlan) -> Result<Bound> {
+    let plan = type_placeholders(plan)?;
+    refuse_arrays(&plan)?;
+    let plan = canonical_output(plan)?;
+    let schema = output_schema(&plan);
+    Ok(Bound {
+        plan,
+        schema,
+        used: Vec::new(),
+        references: Vec::new(),
+    })
+}
+
 fn parser_options() -> ParserOptions {
     ParserOptions::new()
         .with_parse_float_as_decimal(true)

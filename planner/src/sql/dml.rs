@@ -1,4 +1,8 @@
 //! INSERT, UPDATE, DELETE and COPY: queries whose rows are the change.
+//!
+//! UPDATE … FROM and DELETE … USING are joins of the target with the other tables. A target row may then come in several pairs, of
+//! which the server takes one; a table without a key is joined as its distinct rows with their number, so that equal rows stay
+//! together. Columns of the other tables follow at the end for RETURNING.
 
 use std::sync::Arc;
 
@@ -7,27 +11,25 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Values};
 use sqlparser::ast::{
     self, AssignmentTarget, FromTable, Ident, ObjectName, Query as SqlQuery, SelectItem, SetExpr, TableFactor,
-    TableObject, TableWithJoins, Value,
+    TableObject, TableWithJoins, UpdateTableFromKind, Value,
 };
 
 use super::assign::{assign, mark_assign, plain_literal, untyped};
-use super::ast::Copy;
+use super::changed::{Qualified, qualified, quoted};
 use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
-
 use super::operators::Typed;
 use super::typing::typed;
-use super::{Binder, CopyFrom, Dml, DmlKind, Query, names};
+use super::{Binder, Dml, DmlKind, Query, names};
 use crate::catalog::{CatalogObject, ObjectKind, TableDef};
 use crate::{PlanError, Result};
 
-fn is_default(e: &ast::Expr) -> bool {
+pub(super) fn is_default(e: &ast::Expr) -> bool {
     matches!(e, ast::Expr::Identifier(i) if i.quote_style.is_none() && i.value.eq_ignore_ascii_case("default"))
 }
 
-fn returning_refused() -> PlanError {
-    PlanError::unsupported("RETURNING is not supported").hint("SELECT the rows in the same transaction.")
-}
+/// Name of the column that tells how many equal rows stand behind one.
+const COUNT: &str = "\u{1}count";
 
 impl Binder {
     /// The table that a statement writes to.
@@ -67,13 +69,6 @@ impl Binder {
 
     /// INSERT.
     pub(super) fn insert(&self, i: &ast::Insert, text: &str, params: &[Option<DataType>]) -> Result<Dml> {
-        if i.on.is_some() {
-            return Err(PlanError::unsupported("ON CONFLICT is not supported")
-                .hint("Use UPDATE and INSERT … WHERE NOT EXISTS in one transaction."));
-        }
-        if i.returning.is_some() {
-            return Err(returning_refused());
-        }
         if i.or.is_some() || i.overwrite || i.replace_into || !i.assignments.is_empty() {
             return Err(PlanError::new("42601", "syntax error in INSERT"));
         }
@@ -96,10 +91,24 @@ impl Binder {
                 None => self.insert_query(table, &targets, q, text, columns.is_empty(), params)?,
             },
         };
-        self.dml(object, DmlKind::Insert, plan, Arc::clone(&table.schema), params)
+        let mut dml = self.dml(object, DmlKind::Insert, plan, Arc::clone(&table.schema), params)?;
+        let alias = i.table_alias.as_ref().map(|a| fold(&a.alias));
+        let name = alias.as_deref().unwrap_or(&object.name);
+        if let Some(on) = &i.on {
+            let params = dml.declared(params);
+            let on = self
+                .on_conflict(on, object, table, name, &params)
+                .map_err(|e| locate(e, text))?;
+            dml.learn(on.update.as_ref());
+            dml.on_conflict = Some(on);
+        }
+        if let Some(items) = &i.returning {
+            self.add_returning(&mut dml, items, &qualified(name, &table.schema), params, text)?;
+        }
+        Ok(dml)
     }
 
-    fn dml(
+    pub(super) fn dml(
         &self,
         object: &CatalogObject,
         kind: DmlKind,
@@ -117,7 +126,27 @@ impl Binder {
             table: object.id,
             kind,
             query: self.query_of(bound, params)?,
+            joined: false,
+            counted: false,
+            assigned: Vec::new(),
+            on_conflict: None,
+            returning: None,
         })
+    }
+
+    fn add_returning(
+        &self,
+        dml: &mut Dml,
+        items: &[SelectItem],
+        columns: &[Qualified],
+        params: &[Option<DataType>],
+        text: &str,
+    ) -> Result<()> {
+        let params = dml.declared(params);
+        let query = self.returning(items, columns, &params).map_err(|e| locate(e, text))?;
+        dml.learn(Some(&query));
+        dml.returning = Some(query);
+        Ok(())
     }
 
     /// The value of a column that an INSERT does not name.
@@ -222,110 +251,229 @@ impl Binder {
 
     /// UPDATE: old row, then new row.
     pub(super) fn update(&self, u: &ast::Update, text: &str, params: &[Option<DataType>]) -> Result<Dml> {
-        if u.from.is_some() || !u.table.joins.is_empty() {
-            return Err(PlanError::unsupported("UPDATE … FROM is not supported")
-                .hint("Use a subquery: UPDATE t SET a = (SELECT … WHERE …) WHERE EXISTS (SELECT … WHERE …)."));
+        if !u.table.joins.is_empty() {
+            return Err(PlanError::new("42601", "UPDATE takes one table")
+                .hint("Name the others in FROM: UPDATE t SET … FROM u WHERE …."));
         }
-        if u.returning.is_some() {
-            return Err(returning_refused());
-        }
+        let others = match &u.from {
+            None => &[][..],
+            Some(UpdateTableFromKind::AfterSet(from) | UpdateTableFromKind::BeforeSet(from)) => from,
+        };
         let (name, alias) = simple_table(&u.table.relation)?;
         let (object, table) = self.target_table(name, "update").map_err(|e| locate(e, text))?;
-        let mut assigned: Vec<Option<ast::Expr>> = vec![None; table.schema.fields().len()];
-        for a in &u.assignments {
-            for (column, value) in assignment(a)? {
-                let c = column_index(object, table, &column).map_err(|e| locate(e, text))?;
-                let slot = assigned
-                    .get_mut(c)
-                    .ok_or_else(|| PlanError::internal("column out of range"))?;
-                if slot.is_some() {
-                    return Err(PlanError::new(
-                        "42601",
-                        format!("multiple assignments to same column \"{column}\""),
-                    ));
-                }
-                *slot = Some(self.set_value(value, table, c)?);
-            }
-        }
-        let qualifier = alias
-            .clone()
-            .unwrap_or_else(|| Ident::with_quote('"', object.name.clone()));
-        let mut items = old_columns(table, &qualifier);
+        let mut assigned = assigned_columns(&u.assignments, object, table).map_err(|e| locate(e, text))?;
+        let shape = Shape::new(object, table, alias, others, u.returning.is_some());
+        let mut items = old_columns(table, &shape.qualifier);
+        let mut touched = Vec::new();
         for (i, f) in table.schema.fields().iter().enumerate() {
-            let old = column_of(&qualifier, f.name());
             let e = match assigned.get_mut(i).and_then(Option::take) {
-                Some(e) => mark_assign(e, f),
-                None => old,
+                Some(value) => {
+                    touched.push(i);
+                    let value = match value {
+                        Some(e) => e,
+                        None => default_text(table, i)?,
+                    };
+                    mark_assign(value, f)
+                }
+                None => column_of(&shape.qualifier, f.name()),
             };
             items.push(item(e, &format!("n{i}")));
         }
-        let plan = self.change_query(&u.table, items, u.selection.clone(), text, params)?;
+        let plan = self.change_query(&shape, &u.table, items, u.selection.clone(), text, params)?;
         let mut fields: Vec<Arc<Field>> = table.schema.fields().iter().cloned().collect();
         fields.extend(nullable(&table.schema).fields().iter().cloned());
-        self.dml(object, DmlKind::Update, plan, Arc::new(Schema::new(fields)), params)
+        let extra = shape.extra(&plan, 2 * table.schema.fields().len());
+        let mut dml = self.dml(object, DmlKind::Update, plan, Arc::new(Schema::new(fields)), params)?;
+        shape.mark(&mut dml);
+        dml.assigned = touched;
+        if let Some(returning) = &u.returning {
+            let columns = shape.columns(table, extra);
+            self.add_returning(&mut dml, returning, &columns, params, text)?;
+        }
+        Ok(dml)
     }
 
-    /// DEFAULT becomes the column's default expression.
-    fn set_value(&self, value: &ast::Expr, table: &TableDef, column: usize) -> Result<ast::Expr> {
-        if !is_default(value) {
-            return Ok(value.clone());
-        }
-        match table.defaults.get(column).and_then(Option::as_ref) {
-            Some(text) => super::parse::parse_expr(text),
-            None => Ok(ast::Expr::Value(Value::Null.into())),
-        }
-    }
-
-    /// DELETE: old row. USING becomes EXISTS.
+    /// DELETE: old row.
     pub(super) fn delete(&self, d: &ast::Delete, text: &str, params: &[Option<DataType>]) -> Result<Dml> {
-        if d.returning.is_some() {
-            return Err(returning_refused());
-        }
         let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &d.from;
         let [target] = from.as_slice() else {
             return Err(PlanError::new("42601", "DELETE needs one table"));
         };
         let (name, alias) = simple_table(&target.relation)?;
         let (object, table) = self.target_table(name, "delete from").map_err(|e| locate(e, text))?;
-        let qualifier = alias
-            .clone()
-            .unwrap_or_else(|| Ident::with_quote('"', object.name.clone()));
-        let selection = match &d.using {
-            None => d.selection.clone(),
-            Some(using) => Some(exists(using, d.selection.clone())?),
-        };
-        let items = old_columns(table, &qualifier);
-        let plan = self.change_query(target, items, selection, text, params)?;
-        self.dml(object, DmlKind::Delete, plan, Arc::clone(&table.schema), params)
+        let others = d.using.as_deref().unwrap_or_default();
+        let shape = Shape::new(object, table, alias, others, d.returning.is_some());
+        let items = old_columns(table, &shape.qualifier);
+        let plan = self.change_query(&shape, target, items, d.selection.clone(), text, params)?;
+        let extra = shape.extra(&plan, table.schema.fields().len());
+        let mut dml = self.dml(object, DmlKind::Delete, plan, Arc::clone(&table.schema), params)?;
+        shape.mark(&mut dml);
+        if let Some(returning) = &d.returning {
+            let columns = shape.columns(table, extra);
+            self.add_returning(&mut dml, returning, &columns, params, text)?;
+        }
+        Ok(dml)
     }
 
+    /// `SELECT items [, count] [, *] FROM target, others WHERE selection`.
     fn change_query(
         &self,
-        from: &TableWithJoins,
-        items: Vec<SelectItem>,
+        shape: &Shape<'_>,
+        target: &TableWithJoins,
+        mut items: Vec<SelectItem>,
         selection: Option<ast::Expr>,
         text: &str,
         params: &[Option<DataType>],
     ) -> Result<LogicalPlan> {
         let mut q = super::parse::parse_query("SELECT 1 FROM t")?;
+        if shape.counted {
+            items.push(item(column_of(&shape.qualifier, COUNT), COUNT));
+        }
+        if shape.wide {
+            items.push(SelectItem::Wildcard(ast::WildcardAdditionalOptions::default()));
+        }
+        let mut from = vec![match shape.counted {
+            true => distinct_rows(shape, target)?,
+            false => target.clone(),
+        }];
+        from.extend(shape.others.iter().cloned());
         if let SetExpr::Select(s) = q.body.as_mut() {
             s.projection = items;
-            s.from = vec![from.clone()];
+            s.from = from;
             s.selection = selection;
         }
         Ok(self.bind_query(&q, text, self.batch(), params)?.plan)
     }
+}
 
-    /// COPY FROM STDIN.
-    pub(super) fn copy(&self, c: &Copy, text: &str) -> Result<CopyFrom> {
-        let (object, table) = self.target_table(&c.table, "copy to").map_err(|e| locate(e, text))?;
-        let columns: Vec<String> = c.columns.iter().map(fold).collect();
-        let targets = target_columns(object, table, &columns).map_err(|e| locate(e, text))?;
-        super::copy::options(object.id, targets, &c.options)
+/// How the query of an UPDATE or DELETE is laid out.
+pub(super) struct Shape<'a> {
+    table: &'a TableDef,
+    qualifier: Ident,
+    others: &'a [TableWithJoins],
+    /// The target is joined as distinct rows with their number.
+    counted: bool,
+    /// All columns of all tables follow, for RETURNING.
+    wide: bool,
+}
+
+impl<'a> Shape<'a> {
+    fn new(
+        object: &CatalogObject,
+        table: &'a TableDef,
+        alias: Option<Ident>,
+        others: &'a [TableWithJoins],
+        returning: bool,
+    ) -> Self {
+        Self {
+            table,
+            qualifier: alias.map_or_else(|| quoted(&object.name), |a| quoted(&fold(&a))),
+            others,
+            counted: !others.is_empty() && table.primary_key.is_empty(),
+            wide: !others.is_empty() && returning,
+        }
+    }
+
+    /// The columns of the other tables, which follow the first `n` of the plan, the number, and the target's own.
+    fn extra(&self, plan: &LogicalPlan, n: usize) -> Vec<Qualified> {
+        if !self.wide {
+            return Vec::new();
+        }
+        let skip = n + usize::from(self.counted) + self.table.schema.fields().len() + usize::from(self.counted);
+        plan.schema()
+            .iter()
+            .skip(skip)
+            .map(|(q, f)| (q.cloned(), Arc::clone(f)))
+            .collect()
+    }
+
+    /// What RETURNING sees: the target's columns, then the others'.
+    fn columns(&self, table: &TableDef, extra: Vec<Qualified>) -> Vec<Qualified> {
+        let mut columns = qualified(&self.qualifier.value, &table.schema);
+        columns.extend(extra);
+        columns
+    }
+
+    fn mark(&self, dml: &mut Dml) {
+        dml.joined = !self.others.is_empty();
+        dml.counted = self.counted;
     }
 }
 
-fn nullable(schema: &Schema) -> Schema {
+/// `(SELECT a, b, count(*) FROM t GROUP BY a, b) AS t`.
+fn distinct_rows(shape: &Shape<'_>, target: &TableWithJoins) -> Result<TableWithJoins> {
+    let mut q = super::parse::parse_query("SELECT count(*) FROM t GROUP BY a")?;
+    if let SetExpr::Select(s) = q.body.as_mut() {
+        let columns: Vec<ast::Expr> = shape
+            .table
+            .schema
+            .fields()
+            .iter()
+            .map(|f| ast::Expr::Identifier(quoted(f.name())))
+            .collect();
+        let count = s.projection.pop().and_then(|i| item_expr(&i).cloned());
+        s.projection = columns.iter().cloned().map(SelectItem::UnnamedExpr).collect();
+        s.projection.extend(count.map(|expr| SelectItem::ExprWithAlias {
+            expr,
+            alias: quoted(COUNT),
+        }));
+        s.from = vec![target.clone()];
+        s.group_by = ast::GroupByExpr::Expressions(columns, Vec::new());
+    }
+    let mut derived = super::parse::parse_query("SELECT 1 FROM (SELECT 1) AS d")?;
+    let SetExpr::Select(s) = derived.body.as_mut() else {
+        return Err(PlanError::internal("a derived table is not a SELECT"));
+    };
+    let mut from = s
+        .from
+        .pop()
+        .ok_or_else(|| PlanError::internal("a derived table is missing"))?;
+    if let TableFactor::Derived {
+        subquery,
+        alias: Some(alias),
+        ..
+    } = &mut from.relation
+    {
+        *subquery = q;
+        alias.name = shape.qualifier.clone();
+    }
+    Ok(from)
+}
+
+/// What each column is assigned: nothing, DEFAULT (`Some(None)`) or an expression.
+pub(super) fn assigned_columns(
+    assignments: &[ast::Assignment],
+    object: &CatalogObject,
+    table: &TableDef,
+) -> Result<Vec<Option<Option<ast::Expr>>>> {
+    let mut assigned: Vec<Option<Option<ast::Expr>>> = vec![None; table.schema.fields().len()];
+    for a in assignments {
+        for (column, value) in assignment(a)? {
+            let c = column_index(object, table, &column)?;
+            let slot = assigned
+                .get_mut(c)
+                .ok_or_else(|| PlanError::internal("column out of range"))?;
+            if slot.is_some() {
+                return Err(PlanError::new(
+                    "42601",
+                    format!("multiple assignments to same column \"{column}\""),
+                ));
+            }
+            *slot = Some((!is_default(&value)).then_some(value));
+        }
+    }
+    Ok(assigned)
+}
+
+/// DEFAULT as an expression.
+pub(super) fn default_text(table: &TableDef, column: usize) -> Result<ast::Expr> {
+    match table.defaults.get(column).and_then(Option::as_ref) {
+        Some(text) => super::parse::parse_expr(text),
+        None => Ok(ast::Expr::Value(Value::Null.into())),
+    }
+}
+
+pub(super) fn nullable(schema: &Schema) -> Schema {
     Schema::new(
         schema
             .fields()
@@ -360,7 +508,7 @@ fn column_index(object: &CatalogObject, table: &TableDef, name: &str) -> Result<
     })
 }
 
-fn target_columns(object: &CatalogObject, table: &TableDef, names: &[String]) -> Result<Vec<usize>> {
+pub(super) fn target_columns(object: &CatalogObject, table: &TableDef, names: &[String]) -> Result<Vec<usize>> {
     if names.is_empty() {
         return Ok((0..table.schema.fields().len()).collect());
     }
@@ -447,25 +595,25 @@ fn item_expr(i: &SelectItem) -> Option<&ast::Expr> {
     }
 }
 
-fn column_of(qualifier: &Ident, name: &str) -> ast::Expr {
+pub(super) fn column_of(qualifier: &Ident, name: &str) -> ast::Expr {
     ast::Expr::CompoundIdentifier(vec![qualifier.clone(), Ident::with_quote('"', name)])
 }
 
-fn item(expr: ast::Expr, alias: &str) -> SelectItem {
+pub(super) fn item(expr: ast::Expr, alias: &str) -> SelectItem {
     SelectItem::ExprWithAlias {
         expr,
         alias: Ident::with_quote('"', format!("{alias}{}", names::MARK)),
     }
 }
 
-fn old_columns(table: &TableDef, qualifier: &Ident) -> Vec<SelectItem> {
+pub(super) fn old_columns(table: &TableDef, qualifier: &Ident) -> Vec<SelectItem> {
     let fields = table.schema.fields().iter().enumerate();
     fields
         .map(|(i, f)| item(column_of(qualifier, f.name()), &format!("o{i}")))
         .collect()
 }
 
-fn simple_table(t: &TableFactor) -> Result<(&ObjectName, Option<Ident>)> {
+pub(super) fn simple_table(t: &TableFactor) -> Result<(&ObjectName, Option<Ident>)> {
     match t {
         TableFactor::Table {
             name,
@@ -478,7 +626,7 @@ fn simple_table(t: &TableFactor) -> Result<(&ObjectName, Option<Ident>)> {
 }
 
 /// The columns and values of one SET item.
-fn assignment(a: &ast::Assignment) -> Result<Vec<(String, &ast::Expr)>> {
+fn assignment(a: &ast::Assignment) -> Result<Vec<(String, ast::Expr)>> {
     match &a.target {
         AssignmentTarget::ColumnName(n) => {
             let last = n.0.last().and_then(|p| p.as_ident()).map(fold);
@@ -492,19 +640,14 @@ fn assignment(a: &ast::Assignment) -> Result<Vec<(String, &ast::Expr)>> {
                 )
                 .hint("SET target columns cannot be qualified with the relation name."));
             }
-            Ok(vec![(last.unwrap_or_default(), &a.value)])
+            Ok(vec![(last.unwrap_or_default(), a.value.clone())])
         }
         AssignmentTarget::Tuple(columns) => {
-            let values: Vec<&ast::Expr> = match &a.value {
-                ast::Expr::Tuple(v) => v.iter().collect(),
-                ast::Expr::Nested(e) => vec![e.as_ref()],
-                ast::Expr::Subquery(_) => {
-                    return Err(
-                        PlanError::unsupported("UPDATE … SET (a, b) = (SELECT …) is not supported")
-                            .hint("Give each column its own subquery."),
-                    );
-                }
-                e => vec![e],
+            let values: Vec<ast::Expr> = match &a.value {
+                ast::Expr::Tuple(v) => v.clone(),
+                ast::Expr::Nested(e) => vec![e.as_ref().clone()],
+                ast::Expr::Subquery(q) => one_subquery_each(q, columns.len())?,
+                e => vec![e.clone()],
             };
             if values.len() != columns.len() {
                 return Err(PlanError::new(
@@ -521,17 +664,51 @@ fn assignment(a: &ast::Assignment) -> Result<Vec<(String, &ast::Expr)>> {
     }
 }
 
-/// `EXISTS (SELECT 1 FROM using WHERE condition)`.
-fn exists(using: &[TableWithJoins], condition: Option<ast::Expr>) -> Result<ast::Expr> {
-    let mut q = super::parse::parse_query("SELECT 1 FROM t")?;
-    if let SetExpr::Select(s) = q.body.as_mut() {
-        s.from = using.to_vec();
-        s.selection = condition;
+/// `(SELECT x, y …)` as `(SELECT x …)` and `(SELECT y …)`.
+fn one_subquery_each(q: &SqlQuery, n: usize) -> Result<Vec<ast::Expr>> {
+    let refused = || {
+        PlanError::unsupported("UPDATE … SET (a, b) = (SELECT …) of this form is not supported")
+            .hint("Give each column its own subquery.")
+    };
+    let SetExpr::Select(s) = q.body.as_ref() else {
+        return Err(refused());
+    };
+    if s.distinct.is_some() || s.projection.iter().any(|i| item_expr(i).is_none()) {
+        return Err(refused());
     }
-    Ok(ast::Expr::Exists {
-        subquery: q,
-        negated: false,
-    })
+    if s.projection.len() != n {
+        return Err(PlanError::new(
+            "42601",
+            "number of columns does not match number of values",
+        ));
+    }
+    let one = |i: usize| {
+        let mut q = q.clone();
+        if let SetExpr::Select(s) = q.body.as_mut() {
+            s.projection = vec![s.projection.swap_remove(i)];
+        }
+        ast::Expr::Subquery(Box::new(q))
+    };
+    Ok((0..n).map(one).collect())
+}
+
+impl Dml {
+    /// The types of parameters that are known by now, for what is bound next.
+    pub(super) fn declared(&self, given: &[Option<DataType>]) -> Vec<Option<DataType>> {
+        let n = self.query.params.len().max(given.len());
+        (0..n)
+            .map(|i| given.get(i).cloned().flatten().or_else(|| self.query.params.get(i).cloned()))
+            .collect()
+    }
+
+    /// Takes over the parameters of a part that was bound with [`Self::declared`].
+    pub(super) fn learn(&mut self, part: Option<&Query>) {
+        if let Some(part) = part
+            && part.params.len() > self.query.params.len()
+        {
+            self.query.params = part.params.clone();
+        }
+    }
 }
 
 impl Query {

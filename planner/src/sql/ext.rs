@@ -32,10 +32,19 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
         ("begin", _) | ("start", "transaction") => super::session::begin(p, cx)?,
         ("commit", "prepared") | ("rollback", "prepared") => return Err(unsupported_xact("two-phase commit")),
         ("commit" | "end", _) => super::session::end(p, ExtStatement::Commit),
-        ("rollback", "to") => return Err(unsupported_savepoint()),
-        ("rollback", "transaction" | "work") if words.get(2) == "to" => return Err(unsupported_savepoint()),
+        ("rollback" | "abort", "to") => super::transactions::rollback_to(p, cx)?,
+        ("rollback" | "abort", "transaction" | "work") if words.get(2) == "to" => {
+            super::transactions::rollback_to(p, cx)?
+        }
         ("rollback" | "abort", _) => super::session::end(p, ExtStatement::Rollback),
-        ("savepoint" | "release", _) => return Err(unsupported_savepoint()),
+        ("savepoint" | "release", _) => super::transactions::savepoint(p, cx)?,
+        ("truncate", _) => super::transactions::truncate(p, cx)?,
+        ("lock", _) => super::transactions::lock(p, cx)?,
+        ("declare", _) => super::cursors::declare(p, cx)?,
+        ("fetch" | "move", _) => super::cursors::fetch(p, cx)?,
+        ("close", _) => super::cursors::close(p, cx)?,
+        ("merge", _) => super::merge::merge(p, cx)?,
+        ("select" | "with" | "(" | "values", _) => return super::locking::select(p, cx),
         ("deallocate", _) => super::session::deallocate(p, cx)?,
         ("discard", _) => {
             skip(p, 2);
@@ -49,15 +58,11 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
             skip(p, 1);
             ExtStatement::Flush
         }
-        ("listen" | "unlisten" | "close", _) => {
+        ("listen" | "unlisten", _) => {
             skip(p, 2);
             match first {
                 "listen" => ExtStatement::NoOp("LISTEN"),
-                "unlisten" => ExtStatement::NoOp("UNLISTEN"),
-                _ if second == "all" => ExtStatement::NoOp("CLOSE CURSOR ALL"),
-                _ => {
-                    return Err(PlanError::new("34000", format!("cursor \"{second}\" does not exist")));
-                }
+                _ => ExtStatement::NoOp("UNLISTEN"),
             }
         }
         _ => match refused(first, second) {
@@ -97,23 +102,9 @@ impl Words {
 fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
     Some(match (first, second) {
         ("alter", _) => ("this form of ALTER", "Drop the object and create it again."),
-        ("merge", _) => ("MERGE", "Use INSERT, UPDATE and DELETE in one transaction."),
-        ("truncate", _) => ("TRUNCATE", "Use DELETE FROM."),
-        ("declare", _) => (
-            "a cursor",
-            "Use the extended protocol's row limit, or LIMIT and OFFSET.",
-        ),
-        ("fetch" | "move", _) => (
-            "a cursor",
-            "Use the extended protocol's row limit, or LIMIT and OFFSET.",
-        ),
         ("grant" | "revoke", _) => (
             "GRANT or REVOKE",
             "Every user may do everything; restrict access by address.",
-        ),
-        ("lock", _) => (
-            "LOCK TABLE",
-            "Transactions detect conflicting writes by themselves; retry on error 40001.",
         ),
         ("notify", _) => ("NOTIFY", "Read the table or view again instead."),
         ("do", _) => ("DO", "Send the statements one by one."),
@@ -125,10 +116,6 @@ fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
         ("cluster" | "reindex", _) => ("physical maintenance", "None is needed."),
         _ => return None,
     })
-}
-
-fn unsupported_savepoint() -> PlanError {
-    PlanError::unsupported("savepoints are not supported").hint("Use separate transactions.")
 }
 
 fn unsupported_xact(what: &str) -> PlanError {
@@ -143,7 +130,7 @@ pub(super) fn skip(p: &mut Parser<'_>, n: usize) {
     }
 }
 
-fn skip_all(p: &mut Parser<'_>) {
+pub(super) fn skip_all(p: &mut Parser<'_>) {
     while p.peek_token().token != Token::EOF {
         p.next_token();
     }
@@ -335,7 +322,7 @@ fn sink_query(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
     })
 }
 
-fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
+pub(super) fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
     let offset = cx.lines.offset(p.peek_token().span.start);
     let mut query = p.parse_query().map_err(|e| cx.error(e))?;
     super::precedence::settle(&mut query);
@@ -411,7 +398,7 @@ pub(super) fn option_value(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<
     let sign = if p.consume_token(&Token::Minus) { "-" } else { "" };
     let value = match &p.peek_token_ref().token {
         Token::Word(w) => w.value.clone(),
-        Token::SingleQuotedString(s) => s.clone(),
+        Token::SingleQuotedString(s) | Token::EscapedStringLiteral(s) => s.clone(),
         Token::Number(n, _) => format!("{sign}{n}"),
         _ => return Err(cx.error_here(p)),
     };

@@ -13,7 +13,10 @@ mod assign;
 mod ast;
 mod bind;
 mod calls;
+mod changed;
+mod conflict;
 mod copy;
+mod cursors;
 pub mod datetime;
 mod ddl;
 mod dml;
@@ -23,6 +26,8 @@ mod ext;
 mod feed;
 pub mod functions;
 mod literals;
+mod locking;
+mod merge;
 mod moments;
 mod names;
 mod operators;
@@ -40,6 +45,7 @@ mod state;
 mod statement;
 mod syntax;
 pub mod text;
+mod transactions;
 pub mod types;
 mod typing;
 mod unions;
@@ -48,9 +54,14 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-pub use ast::ExtStatement;
+pub use ast::{ExtStatement, FetchTo, LockWait, RowLock, TableLock};
 pub use bind::bind_params;
+pub use changed::{CHANGED, changed_schema};
+pub use conflict::OnConflict;
+pub use copy::{CopyFormat, CopyFrom, CopyHeader, CopyKind, CopyTo};
 pub use errors::{map_arrow_error, map_df_error};
+pub use locking::{LockTarget, LockingQuery, take_limit};
+pub use merge::MergeOutcome;
 pub(crate) use moments::{NOW, date_as_timestamp, days_later, midnight_before};
 pub use parse::parse;
 pub use resolve::search_path;
@@ -106,10 +117,62 @@ pub trait SystemTables: Send + Sync + std::fmt::Debug {
 pub enum Statement {
     /// SELECT, VALUES, TABLE, and EXPLAIN's text.
     Query(Query),
-    /// INSERT, UPDATE, DELETE.
-    Dml(Dml),
+    /// INSERT, UPDATE, DELETE, MERGE.
+    Dml(Box<Dml>),
     /// COPY … FROM STDIN.
     CopyFrom(CopyFrom),
+    /// COPY … TO STDOUT.
+    CopyTo(CopyTo),
+    /// TRUNCATE.
+    Truncate {
+        /// Tables, each once.
+        tables: Vec<ObjectId>,
+        /// RESTART IDENTITY.
+        restart_identity: bool,
+        /// CASCADE: tables that refer to these too.
+        cascade: bool,
+    },
+    /// SELECT … FOR UPDATE and its kin.
+    SelectLocking(LockingQuery),
+    /// LOCK TABLE.
+    LockTable {
+        /// Tables.
+        tables: Vec<ObjectId>,
+        /// Mode.
+        mode: TableLock,
+        /// NOWAIT.
+        nowait: bool,
+    },
+    /// SAVEPOINT name.
+    Savepoint(String),
+    /// RELEASE name.
+    Release(String),
+    /// ROLLBACK TO name.
+    RollbackTo(String),
+    /// DECLARE CURSOR.
+    DeclareCursor {
+        /// Name.
+        name: String,
+        /// BINARY.
+        binary: bool,
+        /// SCROLL (`Some(false)`: NO SCROLL).
+        scroll: Option<bool>,
+        /// WITH HOLD.
+        hold: bool,
+        /// The query.
+        query: Query,
+    },
+    /// FETCH or MOVE.
+    Fetch {
+        /// Cursor.
+        name: String,
+        /// Where.
+        to: FetchTo,
+        /// MOVE: no rows are sent.
+        only_move: bool,
+    },
+    /// CLOSE name, or ALL.
+    CloseCursor(Option<String>),
     /// CREATE of any object. `object.id` is the catalog's next id.
     Create {
         /// What to add.
@@ -291,8 +354,19 @@ pub struct Dml {
     pub table: ObjectId,
     /// What.
     pub kind: DmlKind,
-    /// Yields the rows (see [`DmlKind`]).
+    /// Yields the rows (see [`DmlKind`]). Its parameters are the whole statement's.
     pub query: Query,
+    /// Other tables are joined: a target row may come in several pairs, of which one counts.
+    pub joined: bool,
+    /// A column with the number of equal target rows follows [`DmlKind`]'s.
+    pub counted: bool,
+    /// Columns that an UPDATE assigns.
+    pub assigned: Vec<usize>,
+    /// ON CONFLICT.
+    pub on_conflict: Option<OnConflict>,
+    /// RETURNING, over [`CHANGED`] rows: the table's columns as stored (as they were, for DELETE), then what follows in the query's
+    /// rows after the table's columns once more (other tables' columns of UPDATE … FROM and DELETE … USING).
+    pub returning: Option<Query>,
 }
 
 /// What the rows of a DML query are.
@@ -304,27 +378,8 @@ pub enum DmlKind {
     Update,
     /// Old row.
     Delete,
-}
-
-/// A bound COPY FROM STDIN.
-#[derive(Debug, Clone)]
-pub struct CopyFrom {
-    /// Target table.
-    pub table: ObjectId,
-    /// Table columns, by index, in the order of the input's fields.
-    pub columns: Vec<usize>,
-    /// FORMAT csv (otherwise text).
-    pub csv: bool,
-    /// First line is a header.
-    pub header: bool,
-    /// Field separator.
-    pub delimiter: u8,
-    /// NULL marker.
-    pub null: String,
-    /// CSV quote.
-    pub quote: u8,
-    /// CSV escape.
-    pub escape: u8,
+    /// [`MergeOutcome`] (NULL: nothing), old row, new row.
+    Merge,
 }
 
 /// Session settings that binding depends on.

@@ -300,7 +300,7 @@ fn too_deep() -> PlanError {
         .hint("Split it with WITH clauses or views, or use IN with a list instead of a chain of OR.")
 }
 
-fn is_space(t: &TokenWithSpan) -> bool {
+pub(super) fn is_space(t: &TokenWithSpan) -> bool {
     matches!(t.token, Token::Whitespace(_))
 }
 

@@ -44,9 +44,9 @@ impl Binder {
                 let bound = self.bind_query(q, text, self.batch(), params)?;
                 Ok(Statement::Query(self.query_of(bound, params)?))
             }
-            Sql::Insert(i) => self.insert(i, text, params).map(Statement::Dml),
-            Sql::Update(u) => self.update(u, text, params).map(Statement::Dml),
-            Sql::Delete(d) => self.delete(d, text, params).map(Statement::Dml),
+            Sql::Insert(i) => self.insert(i, text, params).map(|d| Statement::Dml(Box::new(d))),
+            Sql::Update(u) => self.update(u, text, params).map(|d| Statement::Dml(Box::new(d))),
+            Sql::Delete(d) => self.delete(d, text, params).map(|d| Statement::Dml(Box::new(d))),
             Sql::CreateTable(t) => self.located(self.create_table(t, text), text),
             other => {
                 let head: Vec<&str> = text.split_whitespace().take(2).collect();
@@ -67,7 +67,43 @@ impl Binder {
             ExtStatement::CreateSink(c) => return self.located(self.create_sink(c, text), text),
             ExtStatement::Drop(d) => return self.drop_objects(d),
             ExtStatement::Definition(d) => return self.definition(d, text),
-            ExtStatement::Copy(c) => Statement::CopyFrom(self.copy(c, text)?),
+            ExtStatement::Copy(c) if c.to => Statement::CopyTo(self.copy_to(c, text)?),
+            ExtStatement::Copy(c) => Statement::CopyFrom(self.copy_from(c, text)?),
+            ExtStatement::Merge(m) => Statement::Dml(Box::new(self.merge(m, text, params)?)),
+            ExtStatement::Truncate {
+                names,
+                restart_identity,
+                cascade,
+            } => self.truncate(names, *restart_identity, *cascade, text)?,
+            ExtStatement::SelectLocking { query, clauses } => {
+                Statement::SelectLocking(self.select_locking(query, clauses, text, params)?)
+            }
+            ExtStatement::LockTable { names, mode, nowait } => self.lock_table(names, *mode, *nowait, text)?,
+            ExtStatement::Savepoint(name) => Statement::Savepoint(name.clone()),
+            ExtStatement::Release(name) => Statement::Release(name.clone()),
+            ExtStatement::RollbackTo(name) => Statement::RollbackTo(name.clone()),
+            ExtStatement::DeclareCursor {
+                name,
+                binary,
+                scroll,
+                hold,
+                query,
+            } => {
+                let bound = self.bind_query(query, text, self.batch(), params)?;
+                Statement::DeclareCursor {
+                    name: name.clone(),
+                    binary: *binary,
+                    scroll: *scroll,
+                    hold: *hold,
+                    query: self.query_of(bound, params)?,
+                }
+            }
+            ExtStatement::Fetch { name, to, only_move } => Statement::Fetch {
+                name: name.clone(),
+                to: *to,
+                only_move: *only_move,
+            },
+            ExtStatement::CloseCursor(name) => Statement::CloseCursor(name.clone()),
             ExtStatement::Explain {
                 analyze,
                 stream,

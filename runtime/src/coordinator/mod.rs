@@ -17,6 +17,7 @@ pub mod clock;
 mod control;
 mod dead_letters;
 mod delivering;
+pub mod locks;
 mod objects;
 mod record;
 mod recovery;
@@ -28,6 +29,7 @@ mod status;
 mod stepping;
 mod timers;
 mod upkeep;
+mod window;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -37,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, RecordBatch};
 use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
 use levee_storage::checkpoint::{CheckpointStore, CheckpointTarget, highest_term};
@@ -50,6 +52,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 pub use clock::{Clock, SystemClock};
+pub use locks::{LockManager, LockMode, LockOwner, LockTag, Patience};
 pub use record::{decode_delta, encode_delta};
 
 use crate::dataflow::executor::Executor;
@@ -61,6 +64,7 @@ use checkpointer::Checkpointer;
 use control::{Control, Event, error_text};
 use sequencer::{Commit, DdlRequest, Request, Sequencer};
 use shared::{RegionStatus, Shared};
+use window::WriteWindow;
 
 /// How to open an engine.
 #[derive(Debug, Clone)]
@@ -221,6 +225,8 @@ impl Engine {
             recovered: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             pins: Mutex::new(BTreeMap::new()),
+            window: WriteWindow::default(),
+            locks: Arc::default(),
             epochs: Mutex::new(VecDeque::new()),
             checkpoints: Mutex::new(VecDeque::new()),
             memory,
@@ -241,6 +247,7 @@ impl Engine {
         *shared.catalog.write() = Arc::clone(&control.catalog);
         shared.recovered.store(epoch, Ordering::Release);
         shared.newest.store(epoch, Ordering::Release);
+        shared.window.restart_at(epoch);
         let sequencer = Sequencer {
             shared: Arc::clone(&shared),
             log: Arc::clone(&log),
@@ -249,9 +256,7 @@ impl Engine {
             timestamp_us,
             catalog: Arc::clone(&shared.catalog),
             events: event_tx.clone(),
-            last_write: HashMap::new(),
             table_writes: HashMap::new(),
-            window_start: epoch,
         };
         let checkpointer = Checkpointer {
             store: Arc::clone(&store),
@@ -329,6 +334,48 @@ impl Engine {
             .send(Request::Commit(commit))
             .map_err(|_| RuntimeError::ShuttingDown)?;
         answer.await.map_err(|_| RuntimeError::ShuttingDown)?
+    }
+
+    /// Locks of open transactions.
+    pub fn locks(&self) -> &Arc<LockManager> {
+        &self.shared.locks
+    }
+
+    /// For each row of a table (columns in table order) the hash of what identifies it: its primary key, or all of it. Locks and
+    /// the resolver know rows by these.
+    ///
+    /// # Errors
+    /// `NoObject`; columns of other types.
+    pub fn row_keys(&self, table: ObjectId, rows: &RecordBatch) -> Result<Vec<u128>> {
+        let relation = self.relation(table)?;
+        let order = relation.order();
+        let encoded = if order.key().is_empty() {
+            order.encode(rows)?
+        } else {
+            let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(rows.column(c))).collect();
+            order.encode_keys(&columns)?
+        };
+        Ok(encoded.iter().map(|r| key_hash(table, r.data())).collect())
+    }
+
+    /// The same from the columns that identify rows alone: the key's in key order, or all in table order.
+    ///
+    /// # Errors
+    /// As [`Self::row_keys`].
+    pub fn keys_of(&self, table: ObjectId, columns: &[ArrayRef]) -> Result<Vec<u128>> {
+        let relation = self.relation(table)?;
+        let order = relation.order();
+        let encoded = if order.key().is_empty() {
+            order.encode(&RecordBatch::try_new(Arc::clone(order.schema()), columns.to_vec())?)?
+        } else {
+            order.encode_keys(columns)?
+        };
+        Ok(encoded.iter().map(|r| key_hash(table, r.data())).collect())
+    }
+
+    /// The newest epoch at which one of the keys was written, or may have been.
+    pub fn newest_write(&self, keys: &[u128]) -> u64 {
+        self.shared.window.newest(keys)
     }
 
     /// Adds an object, bound against `catalog` (`Conflict` if the catalog has moved on: bind again). For a materialized view or
@@ -613,9 +660,13 @@ impl Drop for CancelCreate<'_> {
     }
 }
 
+/// The hash by which locks and the resolver know an encoded key of a table.
+fn key_hash(table: ObjectId, encoded: &[u8]) -> u128 {
+    xxhash_rust::xxh3::xxh3_128_with_seed(encoded, u64::from(table.0))
+}
+
 /// Hashes of the keys that a write touches.
 fn conflict_keys(table: ObjectId, order: &RowOrder, delta: &Delta, out: &mut Vec<u128>) -> Result<()> {
-    let seed = u64::from(table.0);
     if order.key().is_empty() {
         // Keyless inserts commute; a retraction needs its row to be there still.
         if delta.diff_iter().all(|d| d > 0) {
@@ -623,14 +674,14 @@ fn conflict_keys(table: ObjectId, order: &RowOrder, delta: &Delta, out: &mut Vec
         }
         let rows = order.encode(&delta.batch)?;
         let retracted = rows.iter().enumerate().filter(|(i, _)| delta.diff(*i) < 0);
-        out.extend(retracted.map(|(_, r)| xxhash_rust::xxh3::xxh3_128_with_seed(r.data(), seed)));
+        out.extend(retracted.map(|(_, r)| key_hash(table, r.data())));
         return Ok(());
     }
     let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(delta.batch.column(c))).collect();
     let rows = order.encode_keys(&columns)?;
     let keys: BTreeSet<u128> = rows
         .iter()
-        .map(|r| xxhash_rust::xxh3::xxh3_128_with_seed(r.data(), seed))
+        .map(|r| key_hash(table, r.data()))
         .collect();
     out.extend(keys);
     Ok(())

@@ -30,8 +30,6 @@ use super::shared::Shared;
 use crate::sources::{SplitInfo, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
-/// Keys remembered before the window moves up; about 200 MB.
-const KEYS_MAX: usize = 4_000_000;
 /// Rows after which an epoch takes no further waiting commits.
 const EPOCH_ROWS_MAX: usize = 65_536;
 
@@ -111,11 +109,8 @@ pub struct Sequencer {
     pub(super) timestamp_us: i64,
     pub(super) catalog: Arc<RwLock<Arc<Catalog>>>,
     pub(super) events: Sender<Event>,
-    pub(super) last_write: HashMap<u128, u64>,
     /// Newest epoch that wrote to a table, since the start.
     pub(super) table_writes: HashMap<ObjectId, u64>,
-    /// Writes up to this epoch have been forgotten: an older snapshot cannot be judged.
-    pub(super) window_start: u64,
 }
 
 impl Sequencer {
@@ -177,10 +172,9 @@ impl Sequencer {
                 answer(commit.reply, Err(RuntimeError::Conflict));
                 continue;
             }
-            let late =
-                |k: &u128| keys.contains_key(k) || self.last_write.get(k).is_some_and(|&e| e > commit.snapshot_epoch);
-            let unknown = !commit.keys.is_empty() && commit.snapshot_epoch < self.window_start;
-            if unknown || commit.keys.iter().any(late) {
+            let window = &self.shared.window;
+            let twice = commit.keys.iter().any(|k| keys.contains_key(k));
+            if twice || window.written_after(&commit.keys, commit.snapshot_epoch) {
                 answer(commit.reply, Err(RuntimeError::Conflict));
                 continue;
             }
@@ -200,13 +194,9 @@ impl Sequencer {
             ..EpochRecord::default()
         }) {
             Ok((record, seq)) => {
-                self.last_write.extend(keys);
+                self.shared.window.enter(keys.into_keys(), record.epoch);
                 self.table_writes
                     .extend(record.writes.iter().map(|(id, _)| (*id, epoch)));
-                if self.last_write.len() > KEYS_MAX {
-                    self.last_write = HashMap::new();
-                    self.window_start = record.epoch;
-                }
                 fail::fail_point!("commit::durable");
                 send(
                     &self.events,

@@ -13,6 +13,8 @@ use tokio::sync::watch;
 
 use super::EngineConfig;
 use super::clock::Clock;
+use super::locks::LockManager;
+use super::window::WriteWindow;
 use crate::memory::{Governor, Share};
 use crate::relation::Relation;
 
@@ -81,6 +83,10 @@ pub struct Shared {
     pub memory: Arc<Governor>,
     /// What completed checkpoints hold.
     pub tier: Arc<Tier>,
+    /// Last writes by key.
+    pub window: WriteWindow,
+    /// Locks of open transactions.
+    pub locks: Arc<LockManager>,
     /// Wall clock.
     pub clock: Arc<dyn Clock>,
     /// File system below the sinks' journals.

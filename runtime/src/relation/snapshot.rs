@@ -199,6 +199,28 @@ impl RelationSnapshot {
         Ok(vec![expand(&all)?])
     }
 
+    /// For each key (key columns, in key order) the row that has it: rows in catalog order, and each key's row among them.
+    ///
+    /// # Errors
+    /// The relation has no key, or types differ.
+    pub fn rows_of_keys(&self, keys: &[ArrayRef]) -> Result<(RecordBatch, Vec<Option<u32>>)> {
+        let order = &self.inner.order;
+        let wanted = order.encode_keys(keys)?;
+        let mut parts = Vec::new();
+        let mut at = Vec::with_capacity(wanted.num_rows());
+        let mut next = 0_u32;
+        for key in &wanted {
+            let before = next;
+            for found in self.with_key_prefix(key.data())? {
+                next += u32::try_from(found.num_rows()).unwrap_or(0);
+                parts.push(found);
+            }
+            at.push((next > before).then_some(before));
+        }
+        let rows = arrow::compute::concat_batches(order.schema(), &parts)?;
+        Ok((rows, at))
+    }
+
     /// As a DataFusion table; equality on a prefix of the key is pushed down.
     pub fn table_provider(&self) -> Arc<dyn TableProvider> {
         Arc::new(SnapshotTable::new(self.clone()))

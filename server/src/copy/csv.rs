@@ -1,9 +1,9 @@
 //! COPY's csv format: quoted fields may hold delimiters, quotes and line ends. An unquoted NULL marker is NULL, a quoted one is
-//! a value.
+//! a value, unless FORCE_NULL or FORCE_NOT_NULL say otherwise.
 
 use std::borrow::Cow;
 
-use levee_planner::sql::CopyFrom;
+use levee_planner::sql::CopyFormat;
 
 use super::{FieldText, Split};
 use crate::error::{Result, SqlError};
@@ -11,7 +11,7 @@ use crate::error::{Result, SqlError};
 /// Finds one record and hands its fields to `sink`.
 pub(crate) fn record(
     data: &[u8],
-    copy: &CopyFrom,
+    copy: &CopyFormat,
     last: bool,
     sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>,
 ) -> Result<Split> {
@@ -48,7 +48,7 @@ struct End {
 }
 
 /// The end of the first record, line ends in quotes left out.
-fn record_end(data: &[u8], copy: &CopyFrom, last: bool) -> Result<Option<End>> {
+fn record_end(data: &[u8], copy: &CopyFormat, last: bool) -> Result<Option<End>> {
     let mut quoted = false;
     let mut lines = 1;
     let mut i = 0;
@@ -107,7 +107,7 @@ fn record_end(data: &[u8], copy: &CopyFrom, last: bool) -> Result<Option<End>> {
 fn field(
     line: &[u8],
     from: usize,
-    copy: &CopyFrom,
+    copy: &CopyFormat,
     sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>,
 ) -> Result<usize> {
     let plain = line[from..]
@@ -117,7 +117,7 @@ fn field(
     if line.get(plain).is_none_or(|&b| b == copy.delimiter) {
         let raw = &line[from..plain];
         let field = if raw == copy.null.as_bytes() {
-            FieldText::Null
+            FieldText::Marker { quoted: false }
         } else {
             FieldText::Value(Cow::Borrowed(raw))
         };
@@ -143,6 +143,10 @@ fn field(
         }
         i += 1;
     }
-    sink(FieldText::Value(Cow::Owned(out)))?;
+    sink(if out == copy.null.as_bytes() {
+        FieldText::Marker { quoted: true }
+    } else {
+        FieldText::Value(Cow::Owned(out))
+    })?;
     Ok(i)
 }

@@ -1,9 +1,11 @@
 //! COPY's input formats → Arrow batches.
 //!
 //! Bytes come in pieces of any size. A splitter ([`text`], [`csv`]) finds the fields of one record at a time in the buffer and
-//! hands them to [`Loader`], which parses them straight into the columns' builders. Nothing is kept per row.
+//! hands them to [`Loader`], which parses them straight into the columns' builders. Nothing is kept per row. The way back is in [`out`].
 
+mod binary;
 mod csv;
+pub mod out;
 mod text;
 
 use std::borrow::Cow;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
-use levee_planner::sql::CopyFrom;
+use levee_planner::sql::{CopyFormat, CopyFrom, CopyHeader, CopyKind};
 
 use crate::error::{Result, SqlError};
 use crate::types::input::ColumnInput;
@@ -25,8 +27,13 @@ const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// One field of a record.
 pub(crate) enum FieldText<'a> {
-    /// The NULL marker.
-    Null,
+    /// What stands for NULL.
+    Marker {
+        /// In quotes, where it is a value.
+        quoted: bool,
+    },
+    /// A value in binary form.
+    Raw(&'a [u8]),
     /// A value.
     Value(Cow<'a, [u8]>),
 }
@@ -49,7 +56,7 @@ pub(crate) enum Split {
 /// Parses a COPY's data.
 #[derive(Debug)]
 pub struct Loader {
-    copy: CopyFrom,
+    format: CopyFormat,
     table: String,
     schema: SchemaRef,
     inputs: Vec<ColumnInput>,
@@ -79,8 +86,8 @@ impl Loader {
         let inputs = fields.iter().map(|f| ColumnInput::new(f)).collect::<Result<_>>()?;
         let nullable: Vec<_> = fields.iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
         Ok(Self {
-            header: copy.header,
-            copy,
+            header: copy.format.header != CopyHeader::No || copy.format.kind == CopyKind::Binary,
+            format: copy.format,
             table: table.to_owned(),
             schema: Arc::new(Schema::new(nullable)),
             inputs,
@@ -159,27 +166,29 @@ impl Loader {
     /// Parses one record at the start of the buffer.
     fn record(&mut self, last: bool) -> Result<Split> {
         let data = &self.buffer[self.start..];
-        let skip = self.header;
+        if self.header {
+            return self.first_line(last);
+        }
         let (inputs, fields, zone) = (&mut self.inputs, self.schema.fields(), &self.zone);
+        let format = &self.format;
         let mut n = 0;
         let mut sink = |field: FieldText<'_>| -> Result<()> {
-            if !skip && let Some(input) = inputs.get_mut(n) {
-                add(input, field, zone, fields[n].name())?;
+            if let Some(input) = inputs.get_mut(n) {
+                add(input, n, field, format, zone, fields[n].name())?;
             }
             n += 1;
             Ok(())
         };
-        let split = if self.copy.csv {
-            csv::record(data, &self.copy, last, &mut sink)?
-        } else {
-            text::record(data, &self.copy, last, &mut sink)?
-        };
+        let split = split(data, format, last, &mut sink)?;
         let Split::Record { bytes, lines } = split else {
             return Ok(split);
         };
-        if skip {
-            self.header = false;
-            return Ok(split);
+        if format.kind == CopyKind::Binary && n != fields.len() {
+            let expected = fields.len();
+            return Err(SqlError::new(
+                "22P04",
+                format!("row field count is {n}, expected {expected}"),
+            ));
         }
         if n < fields.len() {
             return Err(
@@ -194,6 +203,60 @@ impl Loader {
         }
         self.rows += 1;
         Ok(Split::Record { bytes, lines })
+    }
+
+    /// The header: names are compared if wanted.
+    fn first_line(&mut self, last: bool) -> Result<Split> {
+        let data = &self.buffer[self.start..];
+        if self.format.kind == CopyKind::Binary {
+            let Some(bytes) = binary::header(data, last)? else {
+                return Ok(Split::Incomplete);
+            };
+            self.header = false;
+            return Ok(Split::Record { bytes, lines: 0 });
+        }
+        let mut names = Vec::new();
+        let null = self.format.null.clone();
+        let mut sink = |field: FieldText<'_>| -> Result<()> {
+            names.push(match field {
+                FieldText::Value(v) => String::from_utf8_lossy(&v).into_owned(),
+                _ => null.clone(),
+            });
+            Ok(())
+        };
+        let split = split(data, &self.format, last, &mut sink)?;
+        if !matches!(split, Split::Record { .. }) {
+            return Ok(split);
+        }
+        self.header = false;
+        if self.format.header == CopyHeader::Match {
+            self.match_header(&names)?;
+        }
+        Ok(split)
+    }
+
+    fn match_header(&self, names: &[String]) -> Result<()> {
+        let fields = self.schema.fields();
+        if names.len() != fields.len() {
+            let (got, expected) = (names.len(), fields.len());
+            return Err(SqlError::new(
+                "22P04",
+                format!("wrong number of fields in header line: got {got}, expected {expected}"),
+            ));
+        }
+        for (i, (name, field)) in names.iter().zip(fields).enumerate() {
+            if name != field.name() {
+                return Err(SqlError::new(
+                    "22P04",
+                    format!(
+                        "column name mismatch in header line field {}: got \"{name}\", expected \"{}\"",
+                        i + 1,
+                        field.name()
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Makes a batch of what the builders hold.
@@ -225,25 +288,57 @@ fn shortened(text: &str) -> String {
     }
 }
 
-fn add(input: &mut ColumnInput, field: FieldText<'_>, zone: &Zone, name: &str) -> Result<()> {
-    match field {
-        FieldText::Null => {
-            input.null();
-            Ok(())
-        }
-        FieldText::Value(raw) => {
-            let text = std::str::from_utf8(&raw).map_err(|e| invalid_utf8(&raw, e.valid_up_to()))?;
-            if text.contains('\0') {
-                return Err(SqlError::new(
-                    "22021",
-                    "invalid byte sequence for encoding \"UTF8\": 0x00",
-                ));
-            }
-            input
-                .text(text, zone)
-                .map_err(|e| e.context(format!(", column {name}: \"{}\"", shortened(text))))
-        }
+fn split(
+    data: &[u8],
+    format: &CopyFormat,
+    last: bool,
+    sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>,
+) -> Result<Split> {
+    match format.kind {
+        CopyKind::Csv => csv::record(data, format, last, sink),
+        CopyKind::Text => text::record(data, format, last, sink),
+        CopyKind::Binary => binary::record(data, last, sink),
     }
+}
+
+/// Adds field `n` of a record.
+fn add(
+    input: &mut ColumnInput,
+    n: usize,
+    field: FieldText<'_>,
+    format: &CopyFormat,
+    zone: &Zone,
+    name: &str,
+) -> Result<()> {
+    let raw = match field {
+        FieldText::Marker { quoted } => {
+            let forced = |list: &[bool]| list.get(n).copied().unwrap_or(false);
+            let null = if quoted {
+                forced(&format.force_null)
+            } else {
+                !forced(&format.force_not_null)
+            };
+            if null {
+                input.null();
+                return Ok(());
+            }
+            Cow::Borrowed(format.null.as_bytes())
+        }
+        FieldText::Raw(raw) => {
+            return input.binary(raw).map_err(|e| e.context(format!(", column {name}")));
+        }
+        FieldText::Value(raw) => raw,
+    };
+    let text = std::str::from_utf8(&raw).map_err(|e| invalid_utf8(&raw, e.valid_up_to()))?;
+    if text.contains('\0') {
+        return Err(SqlError::new(
+            "22021",
+            "invalid byte sequence for encoding \"UTF8\": 0x00",
+        ));
+    }
+    input
+        .text(text, zone)
+        .map_err(|e| e.context(format!(", column {name}: \"{}\"", shortened(text))))
 }
 
 #[cfg(test)]

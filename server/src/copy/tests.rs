@@ -15,12 +15,18 @@ fn copy(csv: bool) -> CopyFrom {
     CopyFrom {
         table: ObjectId(1),
         columns: vec![0, 1],
-        csv,
-        header: false,
-        delimiter: if csv { b',' } else { b'\t' },
-        null: if csv { String::new() } else { "\\N".to_owned() },
-        quote: b'"',
-        escape: b'"',
+        format: CopyFormat {
+            kind: if csv { CopyKind::Csv } else { CopyKind::Text },
+            header: CopyHeader::No,
+            delimiter: if csv { b',' } else { b'\t' },
+            null: if csv { String::new() } else { "\\N".to_owned() },
+            quote: b'"',
+            escape: b'"',
+            force_quote: Vec::new(),
+            force_null: Vec::new(),
+            force_not_null: Vec::new(),
+        },
+        filter: None,
     }
 }
 
@@ -86,9 +92,9 @@ fn csv_quotes_newlines_and_empty_strings() {
         vec![row(1, "a,b\"c\nd"), (Some(2), None), row(3, ""), row(4, "xyz")]
     );
     let mut options = copy(true);
-    options.header = true;
-    options.delimiter = b';';
-    options.null = "NA".to_owned();
+    options.format.header = CopyHeader::Yes;
+    options.format.delimiter = b';';
+    options.format.null = "NA".to_owned();
     assert_eq!(
         load(&options, "a;b\nNA;x\r\n5;\"NA\"").expect("rows"),
         vec![row(None, "x"), row(5, "NA")]
@@ -116,4 +122,49 @@ fn errors_name_line_and_column() {
     );
     let error = load(&copy(true), "1,\"a").expect_err("quote");
     assert_eq!(error.message(), "unterminated CSV quoted field");
+}
+
+#[test]
+fn csv_options_force_and_match() {
+    let mut options = copy(true);
+    options.format.force_null = vec![false, true];
+    assert_eq!(load(&options, "1,\"\"\n").expect("rows"), vec![(Some(1), None)]);
+    options.format.force_null = Vec::new();
+    options.format.force_not_null = vec![false, true];
+    assert_eq!(load(&options, "1,\n").expect("rows"), vec![row(1, "")]);
+    options.format.header = CopyHeader::Match;
+    assert_eq!(load(&options, "a,b\n1,x\n").expect("rows"), vec![row(1, "x")]);
+    let error = load(&options, "a,c\n1,x\n").expect_err("names");
+    assert_eq!(
+        error.message(),
+        "column name mismatch in header line field 2: got \"c\", expected \"b\""
+    );
+    let error = load(&options, "a\n1,x\n").expect_err("number");
+    assert_eq!(
+        error.message(),
+        "wrong number of fields in header line: got 1, expected 2"
+    );
+}
+
+#[test]
+fn binary_rows_come_in_any_pieces() {
+    let mut data = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0".to_vec();
+    data.extend_from_slice(b"\0\x02\0\0\0\x04\0\0\0\x07\0\0\0\x02hi");
+    data.extend_from_slice(b"\0\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff");
+    let mut options = copy(false);
+    options.format.kind = CopyKind::Binary;
+    for size in [1, 3, 19, 1000] {
+        let mut loader = Loader::new(options.clone(), "t", &schema(), Zone::utc()).expect("loader");
+        for piece in data.chunks(size) {
+            loader.push(piece).expect("piece");
+        }
+        let batches = loader.finish().expect("batches");
+        let batch = batches.first().expect("batch");
+        assert_eq!(batch.num_rows(), 2);
+        assert_eq!(batch.column(0).as_primitive::<Int32Type>().value(0), 7);
+        assert_eq!(batch.column(1).as_string::<i32>().value(0), "hi");
+        assert!(batch.column(0).is_null(1) && batch.column(1).is_null(1));
+    }
+    let mut loader = Loader::new(options, "t", &schema(), Zone::utc()).expect("loader");
+    assert!(loader.push(b"1\tx\n").is_err());
 }

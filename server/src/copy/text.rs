@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use levee_planner::sql::CopyFrom;
+use levee_planner::sql::CopyFormat;
 
 use super::{FieldText, Split};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::error::Result;
 /// Finds one record and hands its fields to `sink`.
 pub(crate) fn record(
     data: &[u8],
-    copy: &CopyFrom,
+    copy: &CopyFormat,
     last: bool,
     sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>,
 ) -> Result<Split> {
@@ -63,9 +63,9 @@ fn line(data: &[u8], last: bool) -> Option<(&[u8], usize)> {
     last.then_some((data, data.len()))
 }
 
-fn field(raw: &[u8], escapes: bool, copy: &CopyFrom, sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>) -> Result<()> {
+fn field(raw: &[u8], escapes: bool, copy: &CopyFormat, sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>) -> Result<()> {
     if raw == copy.null.as_bytes() {
-        return sink(FieldText::Null);
+        return sink(FieldText::Marker { quoted: false });
     }
     if !escapes {
         return sink(FieldText::Value(Cow::Borrowed(raw)));

@@ -1,17 +1,23 @@
-//! COPY … FROM STDIN: the whole of it is one statement, so nothing of a failed COPY enters.
+//! COPY … FROM STDIN: the whole of it is one statement, so nothing of a failed COPY enters. COPY … TO STDOUT: rows are sent as they
+//! are computed.
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use levee_planner::sql::{Ast, CopyFrom, Parsed, Statement, parse};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, new_null_array};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::Schema;
+use levee_planner::sql::{Ast, CopyFrom, CopyKind, CopyTo, Parsed, Query, Statement, changed_schema, parse};
 use pgwire::messages::PgWireBackendMessage;
-use pgwire::messages::copy::CopyInResponse;
+use pgwire::messages::copy::{CopyDone, CopyInResponse, CopyOutResponse};
 
-use super::dml::{Target, new_rows};
+use super::change::{Target, new_rows};
+use super::guard;
 use super::{Session, SessionBinder};
 use crate::copy::Loader;
+use crate::copy::out::Unloader;
 use crate::error::{Result, SqlError};
-use crate::wire::connection::client_gone;
+use crate::types::encode::BatchEncoder;
+use crate::wire::connection::{OUT_BYTES, client_gone};
 use crate::wire::frontend::Frontend;
 
 impl Session {
@@ -22,23 +28,79 @@ impl Session {
         let missing = self.missing_columns(binder, &target, copy).await?;
         let n = copy.columns.len();
         let columns = i16::try_from(n).map_err(|_| SqlError::new("54011", "too many columns"))?;
+        let code = i8::from(copy.format.kind == CopyKind::Binary);
         self.put(&PgWireBackendMessage::CopyInResponse(CopyInResponse::new(
-            0,
+            code,
             columns,
-            vec![0; n],
+            vec![i16::from(code); n],
         )))?;
         self.flush_guarded().await?;
-        let batches = self.copy_data(copy, &target).await?;
-        let batches = batches
-            .iter()
-            .map(|b| complete(&target, copy, b, &missing))
-            .collect::<Result<Vec<_>>>()?;
+        let mut batches = self.copy_data(copy, &target).await?;
+        for batch in &mut batches {
+            *batch = complete(&target, copy, batch, &missing)?;
+            if let Some(filter) = &copy.filter {
+                *batch = self.filtered(binder, filter, batch).await?;
+            }
+            *batch = new_rows(&target, batch.columns())?;
+        }
+        batches.retain(|b| b.num_rows() > 0);
         let rows = if batches.is_empty() {
             0
         } else {
-            self.insert_batches(&target, &batches).await?
+            self.insert_batches(&target, batches).await?
         };
         Ok(format!("COPY {rows}"))
+    }
+
+    /// COPY … WHERE.
+    async fn filtered(&mut self, binder: &SessionBinder, filter: &Query, batch: &RecordBatch) -> Result<RecordBatch> {
+        let columns = changed_schema(batch.schema().fields().iter());
+        let rows = RecordBatch::try_new(columns, batch.columns().to_vec())?;
+        let snapshot = self.snapshot(&[]).await?;
+        let mut rows = self.run_over(binder, filter, &[], &snapshot, rows).await?;
+        let max = self.server.write_bytes_max;
+        let met = self.guarded(rows.collect(max)).await?;
+        let Some(first) = met.first() else {
+            return Err(SqlError::internal("COPY … WHERE yields no rows"));
+        };
+        let met = arrow::compute::concat_batches(&first.schema(), &met)?;
+        Ok(filter_record_batch(batch, met.column(0).as_boolean())?)
+    }
+
+    /// COPY … TO STDOUT; answers the tag.
+    pub(super) async fn copy_to(&mut self, binder: &SessionBinder, copy: &CopyTo) -> Result<String> {
+        let schema = Arc::clone(&copy.query.schema);
+        let mut rows = self.start_query(binder, &copy.query, &[]).await?;
+        let n = schema.fields().len();
+        let mut unloader = Unloader::new(copy.format.clone(), self.settings.text_style());
+        let binary = unloader.binary();
+        let columns = i16::try_from(n).map_err(|_| SqlError::new("54011", "too many columns"))?;
+        // Nothing is announced before the first rows are there: a query that fails at once is a plain error.
+        let server = Arc::clone(&self.server);
+        let mut batch = guard(&mut self.reader, &self.cancel, self.deadline, &server, rows.next()).await?;
+        self.put(&PgWireBackendMessage::CopyOutResponse(CopyOutResponse::new(
+            i8::from(binary),
+            columns,
+            vec![i16::from(binary); n],
+        )))?;
+        let names: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
+        unloader.begin(&names, &mut self.writer.buffer);
+        let mut sent = 0_usize;
+        while let Some(rows_now) = batch {
+            let encoder = BatchEncoder::new(&rows_now, &vec![binary; n])?;
+            for row in 0..encoder.rows() {
+                unloader.row(&encoder, row, &mut self.writer.buffer);
+                if self.writer.buffer.len() >= OUT_BYTES {
+                    self.flush_guarded().await?;
+                }
+            }
+            sent += encoder.rows();
+            batch = guard(&mut self.reader, &self.cancel, self.deadline, &server, rows.next()).await?;
+        }
+        unloader.end(&mut self.writer.buffer);
+        self.put(&PgWireBackendMessage::CopyDone(CopyDone::new()))?;
+        self.server.metrics.rows_out.inc_by(u64::try_from(sent).unwrap_or(0));
+        Ok(format!("COPY {sent}"))
     }
 
     async fn copy_data(&mut self, copy: &CopyFrom, target: &Target) -> Result<Vec<RecordBatch>> {
@@ -147,5 +209,12 @@ fn complete(
             }
         })
         .collect::<Result<Vec<_>>>()?;
-    new_rows(target, &columns)
+    let fields: Vec<_> = target
+        .def
+        .schema
+        .fields()
+        .iter()
+        .map(|f| f.as_ref().clone().with_nullable(true))
+        .collect();
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }

@@ -1,70 +1,41 @@
-//! Writes: rows of the DML's query → checks → deltas → a commit, or a block's changes.
+//! Writes: rows of the DML's query → locks → checks → deltas → a commit, or a block's changes.
+//!
+//! ```text
+//!   query at a snapshot ─▶ rows ─▶ lock their keys ─┬─ a key was written since the snapshot ─▶ the query again, only those rows
+//!                                                   └─▶ checks against the newest rows ─▶ RETURNING ─▶ commit, or the block
+//! ```
+//!
+//! READ COMMITTED (and a statement outside a block): whoever changes a row that another transaction has changed waits for it, then
+//! runs the query again at the newest epoch and keeps those of the rows that it found at first: PostgreSQL's outcome, which looks at
+//! the newest version of each row found and tests WHERE on it anew. REPEATABLE READ: the wait ends in 40001.
+//!
+//! Rows that are inserted are locked by their keys too, so two transactions that insert the same key meet before they commit.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
-use arrow::compute::{concat_batches, filter_record_batch};
-use arrow::datatypes::{DataType, SchemaRef};
-use arrow::row::{OwnedRow, RowConverter, SortField};
+use arrow::array::RecordBatch;
+use arrow::datatypes::DataType;
 use datafusion::scalar::ScalarValue;
-use levee_planner::catalog::{CatalogObject, TableDef};
+use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::types::varchar_length;
-use levee_planner::sql::{Dml, DmlKind, Parsed, Statement};
-use levee_runtime::coordinator::CommitRequest;
-use levee_runtime::relation::RelationSnapshot;
+use levee_planner::sql::{Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, changed_schema};
+use levee_runtime::coordinator::{CommitRequest, ReadSnapshot};
 use levee_runtime::{Delta, RuntimeError};
 
-use super::run::table_def;
+use super::change::{Change, Only, Target, check_primary_key, split};
+use super::query::Rows;
+use super::run::Outcome;
 use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
-use crate::types::encode::{TextStyle, value_text};
 
-/// A single statement that loses against others is run again this often, then 40001.
+/// A single statement that loses against others is run again this often, then 40001. Locks make that rare.
 const CONFLICT_TRIES: usize = 10;
 
-/// A table as writes need it.
-#[derive(Debug, Clone)]
-pub(super) struct Target {
-    pub id: ObjectId,
-    pub name: String,
-    pub def: TableDef,
-    /// The definition that rows are checked against; it must still hold when they are committed.
-    pub object: Arc<CatalogObject>,
-}
-
-impl Target {
-    /// Looks a table up.
-    ///
-    /// # Errors
-    /// 42P01, 42809.
-    pub fn find(binder: &SessionBinder, id: ObjectId) -> Result<Self> {
-        let object = binder.catalog.shared(id).ok_or(RuntimeError::NoObject(id))?;
-        Ok(Self {
-            id,
-            name: object.name.clone(),
-            def: table_def(object)?.clone(),
-            object: Arc::clone(object),
-        })
-    }
-
-    /// Columns as stored in a delta.
-    fn schema(&self) -> &SchemaRef {
-        &self.def.schema
-    }
-}
-
-/// A statement's rows, by what becomes of them.
-#[derive(Debug)]
-struct Change {
-    old: Option<RecordBatch>,
-    new: Option<RecordBatch>,
-    rows: usize,
-}
+/// Changes of tables, as they enter a commit or a block, with the definitions that they were checked against.
+pub(super) type Writes = Vec<(Arc<CatalogObject>, Vec<Delta>)>;
 
 impl Session {
-    /// Runs INSERT, UPDATE or DELETE; answers the tag.
+    /// Runs INSERT, UPDATE, DELETE or MERGE; answers the tag, or the rows of RETURNING.
     pub(super) async fn run_dml(
         &mut self,
         parsed: &Parsed,
@@ -72,84 +43,193 @@ impl Session {
         dml: Dml,
         types: &[Option<DataType>],
         params: &[ScalarValue],
-    ) -> Result<String> {
-        self.refuse_read_only(match dml.kind {
+    ) -> Result<Outcome> {
+        let verb = match dml.kind {
             DmlKind::Insert => "INSERT",
             DmlKind::Update => "UPDATE",
             DmlKind::Delete => "DELETE",
-        })?;
+            DmlKind::Merge => "MERGE",
+        };
+        self.refuse_read_only(verb)?;
         let (mut binder, mut dml) = (binder.clone(), dml);
         for _ in 0..CONFLICT_TRIES {
-            let target = Target::find(&binder, dml.table)?;
-            let mut reads = dml.query.reads.clone();
-            if !reads.contains(&dml.table) {
-                reads.push(dml.table);
-            }
-            let snapshot = self.snapshot(&reads).await?;
-            let mut rows = self.run_on(&binder, &dml.query, params, &snapshot).await?;
-            let max = self.server.write_bytes_max;
-            let batches = self.guarded(rows.collect(max)).await?;
-            let relation = snapshot
-                .relations
-                .get(&dml.table)
-                .ok_or(RuntimeError::NoObject(dml.table))?;
-            let change = split(&target, dml.kind, rows.schema(), &batches)?;
-            let n = change.rows;
-            let deltas = checked(&target, relation, change)?;
-            self.server.metrics.rows_in.inc_by(u64::try_from(n).unwrap_or(0));
-            if self.apply(&target, snapshot.epoch, deltas).await? {
-                return Ok(match dml.kind {
+            if let Some((n, returned)) = self.try_dml(&binder, &dml, params).await? {
+                let tag = match dml.kind {
                     DmlKind::Insert => format!("INSERT 0 {n}"),
-                    DmlKind::Update => format!("UPDATE {n}"),
-                    DmlKind::Delete => format!("DELETE {n}"),
+                    _ => format!("{verb} {n}"),
+                };
+                return Ok(match returned {
+                    Some((query, batches)) => Outcome::Rows(Rows::of_batches(query.schema, batches, tag)),
+                    None => Outcome::Tag(tag),
                 });
             }
+            self.locks.release_to(0);
             binder = self.binder();
             dml = match binder.bind(parsed, types)? {
-                Statement::Dml(dml) => dml,
+                Statement::Dml(dml) => *dml,
                 _ => return Err(SqlError::internal("DML bound to another kind of statement")),
             };
         }
         Err(RuntimeError::Conflict.into())
     }
 
-    /// Inserts finished batches of a table's own columns (COPY); answers how many.
-    pub(super) async fn insert_batches(&mut self, target: &Target, batches: &[RecordBatch]) -> Result<usize> {
-        let new = concat_batches(target.schema(), batches)?;
-        let rows = new.num_rows();
-        self.server.metrics.rows_in.inc_by(u64::try_from(rows).unwrap_or(0));
-        for _ in 0..CONFLICT_TRIES {
-            let snapshot = self.snapshot(&[target.id]).await?;
-            let relation = snapshot
-                .relations
-                .get(&target.id)
-                .ok_or(RuntimeError::NoObject(target.id))?;
-            let change = Change {
-                old: None,
-                new: Some(new.clone()),
-                rows,
+    /// One try: the number of rows and RETURNING's; `None` if the commit lost against another.
+    async fn try_dml(
+        &mut self,
+        binder: &SessionBinder,
+        dml: &Dml,
+        params: &[ScalarValue],
+    ) -> Result<Option<(usize, Option<(Query, Vec<RecordBatch>)>)>> {
+        let target = Target::find(binder, dml.table)?;
+        self.lock_table(target.id, TableLock::RowExclusive).await?;
+        let (snapshot, change) = self.locked_rows(binder, &target, dml, params).await?;
+        let fresh = self.fresh(&[target.id]).await?;
+        let change = match &dml.on_conflict {
+            Some(on) => {
+                let proposed = change.new.unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(target.schema())));
+                self.resolve_conflicts(binder, &target, on, proposed, &fresh, &snapshot, params)
+                    .await?
+            }
+            None => change,
+        };
+        let writes = self.checked(&target, &change, &fresh)?;
+        let returned = match &dml.returning {
+            Some(query) => {
+                let columns = returned_columns(&target, &change);
+                let rows = change.returned(&target, dml.kind, &columns)?;
+                let mut rows = self.run_over(binder, query, params, &snapshot, rows).await?;
+                let max = self.server.write_bytes_max;
+                Some((query.clone(), self.guarded(rows.collect(max)).await?))
+            }
+            None => None,
+        };
+        self.server
+            .metrics
+            .rows_in
+            .inc_by(u64::try_from(change.rows).unwrap_or(0));
+        let done = self.apply(writes, fresh.epoch).await?;
+        Ok(done.then_some((change.rows, returned)))
+    }
+
+    /// Runs the query and locks the rows that it changes; runs it again where they have changed meanwhile.
+    async fn locked_rows(
+        &mut self,
+        binder: &SessionBinder,
+        target: &Target,
+        dml: &Dml,
+        params: &[ScalarValue],
+    ) -> Result<(ReadSnapshot, Change)> {
+        let mut reads = dml.query.reads.clone();
+        let parts = dml.returning.iter();
+        let parts = parts.chain(dml.on_conflict.iter().filter_map(|on| on.update.as_ref()));
+        reads.extend(parts.flat_map(|q| q.reads.iter().copied()));
+        reads.push(dml.table);
+        reads.sort_unstable();
+        reads.dedup();
+        let engine = Arc::clone(&self.server.engine);
+        let max = self.server.write_bytes_max;
+        let strength = lock_strength(target, dml);
+        let mut only: Option<Only> = None;
+        let mut at_least = 0;
+        loop {
+            let snapshot = self.snapshot_from(&reads, at_least).await?;
+            let mut rows = self.run_on(binder, &dml.query, params, &snapshot).await?;
+            let batches = self.guarded(rows.collect(max)).await?;
+            let change = split(&engine, target, dml, &batches, only.as_ref())?;
+            let found = match &change.old {
+                Some(old) => engine.row_keys(target.id, old)?,
+                None => Vec::new(),
             };
-            let deltas = checked(target, relation, change)?;
-            if self.apply(target, snapshot.epoch, deltas).await? {
+            let mut keys = found.clone();
+            if let (Some(new), false) = (&change.new, target.def.primary_key.is_empty()) {
+                keys.extend(engine.row_keys(target.id, new)?);
+            }
+            self.lock_keys(target.id, keys, strength).await?;
+            let newest = engine.newest_write(&found);
+            if found.is_empty() || newest <= snapshot.epoch {
+                return Ok((snapshot, change));
+            }
+            if self.repeatable_read() {
+                return Err(RuntimeError::Conflict.into());
+            }
+            at_least = newest;
+            if only.is_none() {
+                only = Some(found.into_iter().collect());
+            }
+        }
+    }
+
+    /// Checks a change against the newest rows, whose keys are locked; answers everything that is to be written.
+    pub(super) fn checked(&self, target: &Target, change: &Change, fresh: &ReadSnapshot) -> Result<Writes> {
+        let relation = fresh
+            .relations
+            .get(&target.id)
+            .ok_or(RuntimeError::NoObject(target.id))?;
+        check_primary_key(target, relation, change)?;
+        Ok(vec![(Arc::clone(&target.object), change.deltas())])
+    }
+
+    /// Inserts finished batches of a table's own columns (COPY); answers how many.
+    pub(super) async fn insert_batches(&mut self, target: &Target, batches: Vec<RecordBatch>) -> Result<usize> {
+        let new = match <[RecordBatch; 1]>::try_from(batches) {
+            Ok([one]) => one,
+            Err(batches) => arrow::compute::concat_batches(target.schema(), &batches)?,
+        };
+        let change = Change::insert(new);
+        let rows = change.rows;
+        self.server.metrics.rows_in.inc_by(u64::try_from(rows).unwrap_or(0));
+        self.lock_table(target.id, TableLock::RowExclusive).await?;
+        if let (Some(new), false) = (&change.new, target.def.primary_key.is_empty()) {
+            let keys = self.server.engine.row_keys(target.id, new)?;
+            self.lock_keys(target.id, keys, RowLock::Update).await?;
+        }
+        for _ in 0..CONFLICT_TRIES {
+            let fresh = self.fresh(&[target.id]).await?;
+            let writes = self.checked(target, &change, &fresh)?;
+            if self.apply(writes, fresh.epoch).await? {
                 return Ok(rows);
             }
         }
         Err(RuntimeError::Conflict.into())
     }
 
+    /// TRUNCATE.
+    pub(super) async fn truncate(&mut self, binder: &SessionBinder, tables: &[ObjectId]) -> Result<()> {
+        self.refuse_read_only("TRUNCATE TABLE")?;
+        for table in tables {
+            self.lock_table(*table, TableLock::AccessExclusive).await?;
+        }
+        let fresh = self.fresh(tables).await?;
+        let mut writes = Writes::new();
+        for table in tables {
+            let target = Target::find(binder, *table)?;
+            let relation = fresh.relations.get(table).ok_or(RuntimeError::NoObject(*table))?;
+            let rows = relation.slice(0, usize::MAX)?;
+            writes.push((target.object, rows.iter().map(Delta::negate).collect()));
+        }
+        if self.apply(writes, fresh.epoch).await? {
+            return Ok(());
+        }
+        Err(RuntimeError::Conflict.into())
+    }
+
     /// Commits the deltas, or adds them to the block. False: lost against another write, run the statement again.
-    async fn apply(&mut self, target: &Target, epoch: u64, deltas: Vec<Delta>) -> Result<bool> {
+    pub(super) async fn apply(&mut self, writes: Writes, epoch: u64) -> Result<bool> {
         if self.txn.block().is_some() {
-            self.add_changes(&target.object, deltas)?;
+            for (table, deltas) in writes {
+                self.add_changes(&table, deltas)?;
+            }
+            self.checked_at(epoch);
             return Ok(true);
         }
-        if deltas.is_empty() {
+        let writes: Writes = writes.into_iter().filter(|(_, d)| !d.is_empty()).collect();
+        if writes.is_empty() {
             return Ok(true);
         }
         let request = CommitRequest {
             snapshot_epoch: epoch,
-            writes: vec![(target.id, deltas)],
-            definitions: vec![Arc::clone(&target.object)],
+            definitions: writes.iter().map(|(table, _)| Arc::clone(table)).collect(),
+            writes: writes.into_iter().map(|(table, deltas)| (table.id, deltas)).collect(),
         };
         match self.server.engine.commit(request).await {
             Ok(ack) => {
@@ -177,208 +257,21 @@ impl Session {
     }
 }
 
-/// Cuts the query's columns into old and new rows, with NOT NULL and length checked.
-fn split(target: &Target, kind: DmlKind, schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Change> {
-    let n = target.schema().fields().len();
-    let all = match batches {
-        [] => {
-            return Ok(Change {
-                old: None,
-                new: None,
-                rows: 0,
-            });
-        }
-        [first, ..] => concat_batches(&first.schema(), batches)?,
-    };
-    let wanted = if kind == DmlKind::Update { 2 * n } else { n };
-    if all.num_columns() != wanted {
-        return Err(SqlError::internal(format!(
-            "write to \"{}\" yields {} columns, {wanted} are needed",
-            target.name,
-            schema.fields().len()
-        )));
-    }
-    let columns = all.columns();
-    let (old, new) = match kind {
-        DmlKind::Insert => (None, Some(columns)),
-        DmlKind::Update => (Some(&columns[..n]), Some(&columns[n..])),
-        DmlKind::Delete => (Some(columns), None),
-    };
-    let old = old.map(|c| table_batch(target, c)).transpose()?;
-    let new = new.map(|c| new_rows(target, c)).transpose()?;
-    let mut change = Change {
-        rows: all.num_rows(),
-        old,
-        new,
-    };
-    if kind == DmlKind::Update && !target.def.primary_key.is_empty() {
-        once_per_key(target, &mut change)?;
-    }
-    Ok(change)
-}
-
-fn table_batch(target: &Target, columns: &[ArrayRef]) -> Result<RecordBatch> {
-    let cast: Vec<ArrayRef> = columns
-        .iter()
-        .zip(target.schema().fields())
-        .map(|(a, f)| {
-            if a.data_type() == f.data_type() {
-                Ok(ArrayRef::clone(a))
-            } else {
-                Ok(arrow::compute::cast(a, f.data_type())?)
-            }
-        })
-        .collect::<Result<_>>()?;
-    Ok(RecordBatch::try_new(Arc::clone(target.schema()), cast)?)
-}
-
-/// New rows must keep the columns' promises.
-pub(super) fn new_rows(target: &Target, columns: &[ArrayRef]) -> Result<RecordBatch> {
-    for (c, field) in target.schema().fields().iter().enumerate() {
-        let array = &columns[c];
-        if !field.is_nullable() && array.null_count() > 0 {
-            let row = (0..array.len()).find(|&i| array.is_null(i)).unwrap_or(0);
-            return Err(SqlError::new(
-                "23502",
-                format!(
-                    "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
-                    field.name(),
-                    target.name
-                ),
-            )
-            .detail(format!("Failing row contains ({}).", row_text(columns, row)?))
-            .object(&target.name, Some(field.name()), None));
-        }
-        if let (Some(max), Some(text)) = (varchar_length(field), array.as_string_opt::<i32>()) {
-            let long = text.iter().flatten().any(|t| t.len() > max && t.chars().count() > max);
-            if long {
-                return Err(SqlError::new(
-                    "22001",
-                    format!("value too long for type character varying({max})"),
-                ));
-            }
-        }
-    }
-    table_batch(target, columns)
-}
-
-fn row_text(columns: &[ArrayRef], row: usize) -> Result<String> {
-    let style = TextStyle::default();
-    let values = columns
-        .iter()
-        .map(|c| {
-            let text = value_text(c, row, &style)?.unwrap_or_else(|| "null".to_owned());
-            let cut: String = text.chars().take(64).collect();
-            Ok(if cut.len() < text.len() {
-                format!("{cut}...")
-            } else {
-                cut
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    Ok(values.join(", "))
-}
-
-/// `UPDATE … FROM` may pair a row with several others: the first pair counts, as in PostgreSQL one of them does.
-fn once_per_key(target: &Target, change: &mut Change) -> Result<()> {
-    let (Some(old), Some(new)) = (&change.old, &change.new) else {
-        return Ok(());
-    };
-    let keys = Keys::of(target, old)?;
-    let mut seen = HashSet::with_capacity(keys.0.len());
-    let first: BooleanArray = keys.0.iter().map(|k| Some(seen.insert(k.clone()))).collect();
-    if first.true_count() == first.len() {
-        return Ok(());
-    }
-    let (old, new) = (filter_record_batch(old, &first)?, filter_record_batch(new, &first)?);
-    *change = Change {
-        rows: old.num_rows(),
-        old: Some(old),
-        new: Some(new),
-    };
-    Ok(())
-}
-
-/// Encoded primary keys of a batch.
-struct Keys(Vec<OwnedRow>);
-
-impl Keys {
-    fn of(target: &Target, batch: &RecordBatch) -> Result<Self> {
-        let columns: Vec<ArrayRef> = target
-            .def
-            .primary_key
-            .iter()
-            .map(|&c| ArrayRef::clone(batch.column(c)))
-            .collect();
-        let fields = columns.iter().map(|c| SortField::new(c.data_type().clone())).collect();
-        let rows = RowConverter::new(fields)?.convert_columns(&columns)?;
-        Ok(Self(rows.iter().map(|r| r.owned()).collect()))
+/// An UPDATE that leaves the key alone lets others refer to the row.
+fn lock_strength(target: &Target, dml: &Dml) -> RowLock {
+    let key = &target.def.primary_key;
+    let keeps_key = !key.is_empty() && !dml.assigned.iter().any(|c| key.contains(c));
+    if dml.kind == DmlKind::Update && keeps_key {
+        RowLock::NoKeyUpdate
+    } else {
+        RowLock::Update
     }
 }
 
-/// Checks the primary key and makes deltas: old rows out, new rows in.
-fn checked(target: &Target, relation: &RelationSnapshot, change: Change) -> Result<Vec<Delta>> {
-    if let (Some(new), false) = (&change.new, target.def.primary_key.is_empty()) {
-        check_keys(target, relation, change.old.as_ref(), new)?;
-    }
-    let mut deltas = Vec::new();
-    if let Some(old) = change.old.filter(|b| b.num_rows() > 0) {
-        deltas.push(Delta::inserts(old).negate());
-    }
-    if let Some(new) = change.new.filter(|b| b.num_rows() > 0) {
-        deltas.push(Delta::inserts(new));
-    }
-    Ok(deltas)
-}
-
-fn check_keys(
-    target: &Target,
-    relation: &RelationSnapshot,
-    old: Option<&RecordBatch>,
-    new: &RecordBatch,
-) -> Result<()> {
-    let keys = Keys::of(target, new)?;
-    let freed: HashSet<OwnedRow> = match old {
-        Some(old) => Keys::of(target, old)?.0.into_iter().collect(),
-        None => HashSet::new(),
-    };
-    let mut seen = HashSet::with_capacity(keys.0.len());
-    for (row, key) in keys.0.iter().enumerate() {
-        if !seen.insert(key) {
-            return Err(duplicate_key(target, new, row));
-        }
-    }
-    let taken: BooleanArray = keys.0.iter().map(|k| Some(!freed.contains(k))).collect();
-    if taken.true_count() == 0 {
-        return Ok(());
-    }
-    let arriving = filter_record_batch(&new.project(&target.def.primary_key)?, &taken)?;
-    let exists = relation.contains_keys(&arriving)?;
-    if let Some(at) = (0..exists.len()).find(|&i| exists.value(i)) {
-        // The row in `new` that the `at`-th arriving key comes from.
-        let row = (0..taken.len()).filter(|&i| taken.value(i)).nth(at).unwrap_or(0);
-        return Err(duplicate_key(target, new, row));
-    }
-    Ok(())
-}
-
-fn duplicate_key(target: &Target, batch: &RecordBatch, row: usize) -> SqlError {
-    let style = TextStyle::default();
-    let (mut names, mut values) = (Vec::new(), Vec::new());
-    for &c in &target.def.primary_key {
-        names.push(target.schema().field(c).name().clone());
-        let text = value_text(batch.column(c), row, &style).ok().flatten();
-        values.push(text.unwrap_or_else(|| "null".to_owned()));
-    }
-    let constraint = format!("{}_pkey", target.name);
-    SqlError::new(
-        "23505",
-        format!("duplicate key value violates unique constraint \"{constraint}\""),
-    )
-    .detail(format!(
-        "Key ({})=({}) already exists.",
-        names.join(", "),
-        values.join(", ")
-    ))
-    .object(&target.name, None, Some(&constraint))
+/// Columns of the rows that RETURNING is computed from.
+fn returned_columns(target: &Target, change: &Change) -> arrow::datatypes::SchemaRef {
+    let mut fields: Vec<_> = target.schema().fields().iter().cloned().collect();
+    let extra = change.extra.iter();
+    fields.extend(extra.map(|a| Arc::new(arrow::datatypes::Field::new("", a.data_type().clone(), true))));
+    changed_schema(fields.iter())
 }

@@ -37,7 +37,7 @@ impl Session {
             ));
         }
         let parsed = parsed.pop();
-        if matches!(self.txn, Txn::Failed) && !parsed.as_ref().is_some_and(ends_block) {
+        if matches!(self.txn, Txn::Failed(_)) && !parsed.as_ref().is_some_and(ends_block) {
             return Err(failed_block());
         }
         let offset = parsed.as_ref().map_or(0, |p| p.offset);
@@ -50,7 +50,7 @@ impl Session {
                 }),
             })
             .collect::<Result<_>>()?;
-        let prepared = Prepared::new(&self.binder(), parsed, declared).map_err(|e| e.shift(offset))?;
+        let prepared = self.prepared(parsed, declared).map_err(|e| e.shift(offset))?;
         self.statements.insert(name, Arc::new(prepared));
         self.put(&PgWireBackendMessage::ParseComplete(ParseComplete::new()))
     }
@@ -68,7 +68,7 @@ impl Session {
             .get(statement)
             .cloned()
             .ok_or_else(|| no_statement(statement))?;
-        if matches!(self.txn, Txn::Failed) && !prepared.parsed.as_ref().is_some_and(ends_block) {
+        if matches!(self.txn, Txn::Failed(_)) && !prepared.parsed.as_ref().is_some_and(ends_block) {
             return Err(failed_block());
         }
         if !portal.is_empty() && self.portals.contains_key(&portal) {
@@ -131,8 +131,15 @@ impl Session {
     }
 
     pub(super) fn describe_portal(&mut self, name: &str) -> Result<()> {
-        let portal = self.portals.get(name).ok_or_else(|| no_portal(name))?;
-        let (schema, binary) = (portal.prepared.schema.clone(), portal.binary.clone());
+        let (schema, binary) = match (self.portals.get(name), self.cursors.get(name)) {
+            (Some(portal), _) => (portal.prepared.schema.clone(), portal.binary.clone()),
+            (None, Some(cursor)) => {
+                let schema = Arc::clone(cursor.schema());
+                let binary = vec![cursor.binary(); schema.fields().len()];
+                (Some(schema), binary)
+            }
+            (None, None) => return Err(no_portal(name)),
+        };
         match &schema {
             Some(schema) => self.describe_rows(schema, &binary),
             None => self.put(&PgWireBackendMessage::NoData(NoData::new())),
@@ -142,7 +149,7 @@ impl Session {
     pub(super) async fn execute_message(&mut self, name: &str, limit: usize) -> Result<()> {
         self.start_timer();
         let mut portal = self.portals.remove(name).ok_or_else(|| no_portal(name))?;
-        if matches!(self.txn, Txn::Failed) && !portal.prepared.parsed.as_ref().is_some_and(ends_block) {
+        if matches!(self.txn, Txn::Failed(_)) && !portal.prepared.parsed.as_ref().is_some_and(ends_block) {
             return Err(failed_block());
         }
         self.execute_portal(&mut portal, limit).await?;
@@ -184,8 +191,8 @@ impl Session {
                 (rows.tag(n), limit == 0 || n < limit)
             }
             PortalState::Done(tag) => {
-                let tag = if tag.starts_with("SELECT") {
-                    "SELECT 0".to_owned()
+                let tag = if let Some(word @ ("SELECT" | "FETCH")) = tag.split(' ').next() {
+                    format!("{word} 0")
                 } else {
                     tag.clone()
                 };
@@ -206,7 +213,9 @@ impl Session {
     }
 
     pub(super) fn close_portal(&mut self, name: &str) -> Result<()> {
-        self.portals.remove(name);
+        if self.portals.remove(name).is_none() {
+            self.cursors.remove(name);
+        }
         self.put(&PgWireBackendMessage::CloseComplete(CloseComplete::new()))
     }
 

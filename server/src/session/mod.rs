@@ -5,17 +5,21 @@
 //!                                ├─ extended.rs  Parse, Bind, Describe, Execute, Sync
 //!                                └─ copy.rs      COPY data
 //!            each statement ─▶ run.rs ─┬─ query.rs  reads: snapshot, plan, stream
-//!                                      ├─ dml.rs    writes: rows, checks, deltas
+//!                                      ├─ dml.rs    writes: rows, locks, checks, deltas
 //!                                      └─ txn.rs    blocks
 //! ```
 //!
 //! One task runs a session. It never blocks on a statement alone: [`Session::guarded`] puts cancel, time-out, the client's
 //! leaving and the server's stop around whatever is awaited.
 
+mod change;
+mod conflict;
 mod copy;
+mod cursors;
 mod ddl;
 mod dml;
 mod extended;
+mod locks;
 mod prepared;
 mod query;
 mod run;
@@ -34,12 +38,14 @@ use futures::FutureExt;
 use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{BindSettings, Binder, Parsed, Statement};
+use levee_runtime::coordinator::LockOwner;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::{CommandComplete, ReadyForQuery, TransactionStatus};
 use pgwire::messages::startup::{Authentication, BackendKeyData, ParameterStatus, SecretKey};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use self::cursors::Cursor;
 use self::prepared::{Portal, Prepared};
 pub use self::settings::SERVER_VERSION;
 use self::settings::Settings;
@@ -67,6 +73,9 @@ pub struct Session {
     txn: Txn,
     statements: HashMap<String, Arc<Prepared>>,
     portals: HashMap<String, Portal>,
+    cursors: HashMap<String, Cursor>,
+    /// What the session has locked.
+    locks: Arc<LockOwner>,
     /// Epoch of the session's last write: its reads see that or later.
     last_write: u64,
     /// After an error in the extended protocol, until Sync.
@@ -203,6 +212,8 @@ impl Session {
             txn: Txn::Idle,
             statements: HashMap::new(),
             portals: HashMap::new(),
+            cursors: HashMap::new(),
+            locks: Arc::new(server.engine.locks().owner(pid)),
             last_write: 0,
             skip_to_sync: false,
             deadline: None,
@@ -262,7 +273,7 @@ impl Session {
     /// The next message, or the end: the client leaves, the server stops, or a block stays idle for too long.
     async fn next_message(&mut self) -> Result<Option<Frontend>> {
         let idle = match &self.txn {
-            Txn::Open(_) | Txn::Failed => self.settings.timeout("idle_in_transaction_session_timeout"),
+            Txn::Open(_) | Txn::Failed(_) => self.settings.timeout("idle_in_transaction_session_timeout"),
             _ => None,
         };
         tokio::select! {
@@ -312,7 +323,8 @@ impl Session {
             return Err(error.clone());
         }
         self.writer.put_error(error)?;
-        self.txn.fail();
+        let mark = self.txn.fail();
+        self.locks.release_to(mark);
         if !matches!(self.txn, Txn::Open(_)) {
             self.portals.clear();
         }
@@ -328,7 +340,7 @@ impl Session {
         let status = match self.txn {
             Txn::Idle | Txn::Implicit(_) => TransactionStatus::Idle,
             Txn::Open(_) => TransactionStatus::Transaction,
-            Txn::Failed => TransactionStatus::Error,
+            Txn::Failed(_) => TransactionStatus::Error,
         };
         self.put(&PgWireBackendMessage::ReadyForQuery(ReadyForQuery::new(status)))?;
         self.writer.flush().await

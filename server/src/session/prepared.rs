@@ -7,8 +7,9 @@ use datafusion::scalar::ScalarValue;
 use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement};
 use sqlparser::ast::Statement as Sql;
 
-use super::SessionBinder;
+use super::cursors::no_cursor;
 use super::query::Rows;
+use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
 
 /// A prepared statement.
@@ -42,7 +43,22 @@ impl Prepared {
             {
                 match binder.bind(statement, &declared)? {
                     Statement::Query(q) => (q.params, Some(q.schema)),
+                    Statement::Dml(d) => (d.query.params, d.returning.map(|q| q.schema)),
+                    _ => (Vec::new(), None),
+                }
+            }
+            Ast::Ext(s)
+                if matches!(
+                    s.as_ref(),
+                    ExtStatement::SelectLocking { .. }
+                        | ExtStatement::Merge(_)
+                        | ExtStatement::DeclareCursor { .. }
+                ) =>
+            {
+                match binder.bind(statement, &declared)? {
+                    Statement::SelectLocking(l) => (l.query.params, Some(l.query.schema)),
                     Statement::Dml(d) => (d.query.params, None),
+                    Statement::DeclareCursor { query, .. } => (query.params, None),
                     _ => (Vec::new(), None),
                 }
             }
@@ -78,6 +94,22 @@ fn shown_name(name: &str) -> &str {
         "datestyle" => "DateStyle",
         "intervalstyle" => "IntervalStyle",
         other => other,
+    }
+}
+
+impl Session {
+    /// Binds a statement to learn its parameters and result.
+    pub(super) fn prepared(&self, parsed: Option<Parsed>, declared: Vec<Option<DataType>>) -> Result<Prepared> {
+        let mut prepared = Prepared::new(&self.binder(), parsed, declared)?;
+        if let Some(Parsed { ast: Ast::Ext(s), .. }) = &prepared.parsed
+            && let ExtStatement::Fetch {
+                name, only_move: false, ..
+            } = s.as_ref()
+        {
+            let cursor = self.cursors.get(name).ok_or_else(|| no_cursor(name))?;
+            prepared.schema = Some(Arc::clone(cursor.schema()));
+        }
+        Ok(prepared)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use datafusion::catalog::TableProvider;
+use datafusion::catalog::{MemTable, TableProvider};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
@@ -18,7 +18,7 @@ use futures::StreamExt;
 use levee_planner::catalog::ObjectKind;
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::{oid, typmod};
-use levee_planner::sql::{Binder, Query, bind_params};
+use levee_planner::sql::{Binder, CHANGED, Query, bind_params};
 use levee_runtime::coordinator::{Engine, ReadSnapshot};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{FieldDescription, RowDescription};
@@ -43,7 +43,20 @@ pub(super) struct Rows {
     source: Source,
     /// The batch being sent and the next row of it.
     current: Option<(BatchEncoder, usize)>,
-    tag: &'static str,
+    tag: Tag,
+    /// All columns go in binary form, whatever was asked for: a BINARY cursor's.
+    pub binary: bool,
+}
+
+/// A result's command tag.
+#[derive(Debug)]
+enum Tag {
+    /// SELECT and the number of rows sent.
+    Select,
+    /// As it is.
+    Fixed(String),
+    /// FETCH and the number of rows sent.
+    Fetch,
 }
 
 #[derive(Debug)]
@@ -66,12 +79,34 @@ impl Drop for AbortOnDrop {
 
 impl Rows {
     /// A result that is already there.
-    pub fn of_batch(batch: RecordBatch, tag: &'static str) -> Self {
+    pub fn of_batch(batch: RecordBatch, tag: &str) -> Self {
+        Self::of_batches(batch.schema(), vec![batch], tag.to_owned())
+    }
+
+    /// A result that is already there, with a tag of its own.
+    pub fn of_batches(schema: SchemaRef, batches: Vec<RecordBatch>, tag: String) -> Self {
         Self {
-            schema: batch.schema(),
-            source: Source::Ready(VecDeque::from([batch])),
+            schema,
+            source: Source::Ready(batches.into()),
             current: None,
-            tag,
+            tag: Tag::Fixed(tag),
+            binary: false,
+        }
+    }
+
+    /// Rows of a SELECT that are already there.
+    pub fn of_selected(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
+        Self {
+            tag: Tag::Select,
+            ..Self::of_batches(schema, batches, String::new())
+        }
+    }
+
+    /// Rows that FETCH took from a cursor.
+    pub fn of_fetched(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
+        Self {
+            tag: Tag::Fetch,
+            ..Self::of_batches(schema, batches, String::new())
         }
     }
 
@@ -103,7 +138,8 @@ impl Rows {
                 task: AbortOnDrop(task),
             },
             current: None,
-            tag: "SELECT",
+            tag: Tag::Select,
+            binary: false,
         }
     }
 
@@ -114,14 +150,15 @@ impl Rows {
 
     /// Command tag after `n` rows.
     pub fn tag(&self, n: usize) -> String {
-        match self.tag {
-            "SELECT" => format!("SELECT {n}"),
-            tag => tag.to_owned(),
+        match &self.tag {
+            Tag::Select => format!("SELECT {n}"),
+            Tag::Fetch => format!("FETCH {n}"),
+            Tag::Fixed(tag) => tag.clone(),
         }
     }
 
     /// The next batch that is not empty.
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+    pub(super) async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             let batch = match &mut self.source {
                 Source::Ready(batches) => batches.pop_front(),
@@ -167,8 +204,10 @@ impl Rows {
 impl Session {
     /// Starts a query on the snapshot that it should see.
     pub(super) async fn start_query(&mut self, binder: &Binder, query: &Query, params: &[ScalarValue]) -> Result<Rows> {
+        let plan = bind_params(query.plan.clone(), params)?;
+        let plan = self.advisory_calls(plan).await?;
         let snapshot = self.snapshot(&query.reads).await?;
-        self.run_on(binder, query, params, &snapshot).await
+        self.start_plan(binder, plan, query, &snapshot).await
     }
 
     /// Starts a query on a given snapshot.
@@ -180,7 +219,40 @@ impl Session {
         snapshot: &ReadSnapshot,
     ) -> Result<Rows> {
         let plan = bind_params(query.plan.clone(), params)?;
-        let (state, plan) = self.physical(binder, plan, snapshot).await?;
+        self.start_plan(binder, plan, query, snapshot).await
+    }
+
+    /// Starts a query's plan, whose parameters are bound.
+    pub(super) async fn start_plan(
+        &mut self,
+        binder: &Binder,
+        plan: LogicalPlan,
+        query: &Query,
+        snapshot: &ReadSnapshot,
+    ) -> Result<Rows> {
+        let (state, plan) = self.physical(binder, plan, providers(snapshot)).await?;
+        Ok(Rows::start(
+            Arc::clone(&query.schema),
+            plan,
+            &state,
+            &self.server.queries,
+        ))
+    }
+
+    /// Starts a query over the rows of the running write (see [`CHANGED`]), and other relations as of `snapshot`.
+    pub(super) async fn run_over(
+        &mut self,
+        binder: &Binder,
+        query: &Query,
+        params: &[ScalarValue],
+        snapshot: &ReadSnapshot,
+        changed: RecordBatch,
+    ) -> Result<Rows> {
+        let plan = bind_params(query.plan.clone(), params)?;
+        let mut tables = providers(snapshot);
+        let rows = MemTable::try_new(changed.schema(), vec![vec![changed]])?;
+        tables.insert(CHANGED, Arc::new(rows));
+        let (state, plan) = self.physical(binder, plan, tables).await?;
         Ok(Rows::start(
             Arc::clone(&query.schema),
             plan,
@@ -193,9 +265,9 @@ impl Session {
         &mut self,
         binder: &Binder,
         plan: LogicalPlan,
-        snapshot: &ReadSnapshot,
+        tables: HashMap<ObjectId, Arc<dyn TableProvider>>,
     ) -> Result<(SessionState, Arc<dyn ExecutionPlan>)> {
-        let plan = Binder::with_providers(plan, &providers(snapshot))?;
+        let plan = Binder::with_providers(plan, &tables)?;
         let state = binder.session_state();
         let physical = self
             .guarded(async { Ok(state.create_physical_plan(&plan).await?) })
@@ -203,17 +275,35 @@ impl Session {
         Ok((state, physical))
     }
 
-    /// Pins the relations: in a block at its epoch with its own changes, else at the newest common one.
+    /// The relations as a statement sees them: in a REPEATABLE READ block at its epoch, else at the newest common one; a block's own
+    /// changes on top.
     pub(super) async fn snapshot(&mut self, reads: &[ObjectId]) -> Result<ReadSnapshot> {
+        self.snapshot_from(reads, 0).await
+    }
+
+    /// The same, at an epoch not before `at_least`.
+    pub(super) async fn snapshot_from(&mut self, reads: &[ObjectId], at_least: u64) -> Result<ReadSnapshot> {
         let engine = Arc::clone(&self.server.engine);
         let epoch = self.block_epoch();
-        let at_least = self.least_epoch(reads);
+        let at_least = self.least_epoch(reads).max(at_least);
         let wait = async {
             Ok(match epoch {
                 Some(epoch) => engine.snapshot_at(reads, epoch).await?,
                 None => Engine::snapshot(&engine, reads, at_least).await?,
             })
         };
+        let mut snapshot = self.guarded(wait).await?;
+        if let Some(block) = self.txn.block() {
+            add_own_changes(&mut snapshot, block)?;
+        }
+        Ok(snapshot)
+    }
+
+    /// Tables at the newest epoch, whatever the block's isolation: what a write's rows are checked against.
+    pub(super) async fn fresh(&mut self, tables: &[ObjectId]) -> Result<ReadSnapshot> {
+        let engine = Arc::clone(&self.server.engine);
+        let at_least = self.least_epoch(tables);
+        let wait = async { Ok(Engine::snapshot(&engine, tables, at_least).await?) };
         let mut snapshot = self.guarded(wait).await?;
         if let Some(block) = self.txn.block() {
             add_own_changes(&mut snapshot, block)?;
@@ -245,7 +335,7 @@ impl Session {
         analyze: bool,
     ) -> Result<Vec<String>> {
         let snapshot = self.snapshot(&query.reads).await?;
-        let (state, physical) = self.physical(binder, plan, &snapshot).await?;
+        let (state, physical) = self.physical(binder, plan, providers(&snapshot)).await?;
         if !analyze {
             let text = DisplayableExecutionPlan::new(physical.as_ref())
                 .indent(false)

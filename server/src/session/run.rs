@@ -9,7 +9,6 @@ use levee_planner::catalog::{CatalogObject, ObjectKind};
 use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, bind_params};
 
 use super::ddl::dropping;
-use super::prepared::Prepared;
 use super::query::Rows;
 use super::txn::{Txn, failed_block};
 use super::{Session, SessionBinder};
@@ -31,7 +30,13 @@ impl Outcome {
 
 /// Statements that are allowed in a failed block.
 pub(super) fn ends_block(parsed: &Parsed) -> bool {
-    matches!(&parsed.ast, Ast::Ext(s) if matches!(s.as_ref(), ExtStatement::Commit | ExtStatement::Rollback))
+    matches!(
+        &parsed.ast,
+        Ast::Ext(s) if matches!(
+            s.as_ref(),
+            ExtStatement::Commit | ExtStatement::Rollback | ExtStatement::RollbackTo(_)
+        )
+    )
 }
 
 impl Session {
@@ -42,12 +47,16 @@ impl Session {
         types: &[Option<DataType>],
         params: &[ScalarValue],
     ) -> Result<Outcome> {
-        if matches!(self.txn, Txn::Failed) && !ends_block(parsed) {
+        if matches!(self.txn, Txn::Failed(_)) && !ends_block(parsed) {
             return Err(failed_block());
         }
         let binder = self.binder();
         let bound = binder.bind(parsed, types)?;
-        self.run_bound(parsed, &binder, bound, types, params).await
+        let outcome = self.run_bound(parsed, &binder, bound, types, params).await;
+        if matches!(self.txn, Txn::Idle) {
+            self.locks.release_to(0);
+        }
+        outcome
     }
 
     async fn run_bound(
@@ -60,7 +69,32 @@ impl Session {
     ) -> Result<Outcome> {
         match bound {
             Statement::Query(query) => self.start_query(binder, &query, params).await.map(Outcome::Rows),
-            Statement::Dml(dml) => self.run_dml(parsed, binder, dml, types, params).await.map(Outcome::Tag),
+            Statement::Dml(dml) => self.run_dml(parsed, binder, *dml, types, params).await,
+            Statement::SelectLocking(locking) => {
+                self.select_locking(binder, &locking, params).await.map(Outcome::Rows)
+            }
+            Statement::Truncate { tables, .. } => {
+                self.truncate(binder, &tables).await?;
+                Outcome::tag("TRUNCATE TABLE")
+            }
+            Statement::LockTable { tables, mode, nowait } => {
+                self.lock_tables(binder, &tables, mode, nowait).await?;
+                Outcome::tag("LOCK TABLE")
+            }
+            Statement::CopyTo(copy) => self.copy_to(binder, &copy).await.map(Outcome::Tag),
+            Statement::DeclareCursor {
+                name,
+                binary,
+                scroll,
+                hold,
+                query,
+            } => {
+                let scroll = scroll.unwrap_or(false);
+                self.declare_cursor(binder, name, binary, scroll, hold, &query, params)
+                    .await?;
+                Outcome::tag("DECLARE CURSOR")
+            }
+            Statement::Fetch { name, to, only_move } => self.fetch(&name, to, only_move).await,
             Statement::CopyFrom(copy) => self.copy_from(binder, &copy).await.map(Outcome::Tag),
             Statement::Create {
                 object, also, notices, ..
@@ -123,6 +157,19 @@ impl Session {
                 self.rollback()?;
                 Outcome::tag("ROLLBACK")
             }
+            Statement::Savepoint(name) => {
+                self.savepoint(name)?;
+                Outcome::tag("SAVEPOINT")
+            }
+            Statement::Release(name) => {
+                self.release_savepoint(&name)?;
+                Outcome::tag("RELEASE")
+            }
+            Statement::RollbackTo(name) => {
+                self.rollback_to(&name)?;
+                Outcome::tag("ROLLBACK")
+            }
+            Statement::CloseCursor(name) => Outcome::tag(self.close_cursor(name.as_deref())?),
             Statement::Deallocate(None) => {
                 self.statements.clear();
                 Outcome::tag("DEALLOCATE ALL")
@@ -140,6 +187,8 @@ impl Session {
                 }
                 self.statements.clear();
                 self.portals.clear();
+                self.cursors.clear();
+                self.locks.unlock_session_all();
                 self.reset_all()?;
                 Outcome::tag("DISCARD ALL")
             }
@@ -169,7 +218,8 @@ impl Session {
             }
             // Checks the word first.
             self.settings.clone().set(name, value)?;
-            return self.set_isolation(value.unwrap_or("repeatable read"));
+            let level = value.unwrap_or_else(|| self.settings.text("default_transaction_isolation")).to_owned();
+            return self.set_isolation(&level);
         }
         if let Some((name, value)) = self.settings.set(name, value)? {
             self.report(name, value)?;
@@ -253,7 +303,7 @@ impl Session {
             ));
         }
         let declared = types.into_iter().map(Some).collect();
-        let prepared = Prepared::new(&self.binder(), Some(statement), declared)?;
+        let prepared = self.prepared(Some(statement), declared)?;
         self.statements.insert(name, Arc::new(prepared));
         Ok(())
     }

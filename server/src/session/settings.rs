@@ -128,9 +128,9 @@ static KNOWN: &[Known] = &[
     ),
     known(
         "default_transaction_isolation",
-        "repeatable read",
+        "read committed",
         Kind::OneOf(ISOLATION),
-        "Isolation of new blocks; they run as REPEATABLE READ.",
+        "Isolation of new blocks.",
     ),
     known(
         "default_transaction_read_only",
@@ -175,12 +175,13 @@ static KNOWN: &[Known] = &[
     known("lc_collate", "C", Kind::Fixed, "Text order."),
     known("lc_ctype", "C", Kind::Fixed, "Character classes."),
     known("lc_messages", "C", Kind::Text, "Accepted without effect."),
+    known("deadlock_timeout", "1s", Kind::Text, "Accepted without effect: deadlocks are found at once."),
     known("lc_monetary", "C", Kind::Text, "Accepted without effect."),
     known(
         "lock_timeout",
         "0",
         Kind::Millis,
-        "Accepted without effect: nothing waits for locks.",
+        "Longest wait for a lock; 0: no limit.",
     ),
     known("max_identifier_length", "63", Kind::Fixed, "Longest name."),
     known("row_security", "on", Kind::Bool, "Accepted without effect."),
@@ -249,7 +250,7 @@ static KNOWN: &[Known] = &[
     known("transaction_deferrable", "off", Kind::Bool, "Accepted without effect."),
     known(
         "transaction_isolation",
-        "repeatable read",
+        "read committed",
         Kind::OneOf(ISOLATION),
         "Isolation of this block.",
     ),

@@ -42,7 +42,7 @@ impl Session {
         match self.run_statement(statement, &[], &[]).await? {
             Outcome::Tag(tag) => self.complete(tag),
             Outcome::Rows(mut rows) => {
-                let formats = vec![false; rows.schema().fields().len()];
+                let formats = vec![rows.binary; rows.schema().fields().len()];
                 self.describe_rows(rows.schema(), &formats)?;
                 let n = self.send_rows(&mut rows, &formats, 0).await?;
                 let tag = rows.tag(n);

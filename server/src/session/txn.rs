@@ -1,4 +1,11 @@
-//! Transactions. A block reads one epoch and gathers its writes; COMMIT hands them to the engine as one request.
+//! Transactions. A block gathers its writes; COMMIT hands them to the engine as one request.
+//!
+//! READ COMMITTED: each statement reads the newest epoch, the block's own writes on top; what it changes is locked until the end, so
+//! it is still as it was read when the block commits. REPEATABLE READ: the block reads one epoch, and a row that has changed since
+//! is 40001.
+//!
+//! A savepoint remembers how far the writes and locks had come; going back to it drops what came later. After an error a block
+//! keeps its state, without the locks taken since its last savepoint, until ROLLBACK or ROLLBACK TO.
 //!
 //! A string of several statements, or Executes before one Sync, form an *implicit* block: same rules, ended by the string's end.
 
@@ -22,15 +29,41 @@ pub(super) enum Txn {
     Implicit(Box<Block>),
     /// In BEGIN … COMMIT.
     Open(Box<Block>),
-    /// In a block that has failed, until ROLLBACK.
-    Failed,
+    /// In a block that has failed, until ROLLBACK or ROLLBACK TO.
+    Failed(Box<Block>),
+}
+
+/// What a block's statements see of others' commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Isolation {
+    /// Each statement sees the newest.
+    ReadCommitted,
+    /// All see what the first saw.
+    RepeatableRead,
+}
+
+/// How far a block had come.
+struct Savepoint {
+    name: String,
+    /// Deltas by table.
+    writes: BTreeMap<ObjectId, usize>,
+    bytes: usize,
+    settings: Settings,
+    local: usize,
+    locks: usize,
 }
 
 /// A block's state.
 pub(super) struct Block {
     now_us: i64,
-    /// The epoch that it reads, from its first statement that reads or writes.
+    isolation: Isolation,
+    /// Has read or written.
+    begun: bool,
+    /// The epoch that it reads (REPEATABLE READ), from its first statement that reads or writes.
     pin: Option<EpochPin>,
+    /// The newest epoch at which a statement's rows were checked, all keys written being locked since.
+    checked_at: u64,
+    savepoints: Vec<Savepoint>,
     writes: BTreeMap<ObjectId, Vec<Delta>>,
     /// What the writes were checked against.
     definitions: BTreeMap<ObjectId, Arc<CatalogObject>>,
@@ -48,7 +81,11 @@ impl Block {
     fn new(settings: &Settings) -> Self {
         Self {
             now_us: now_us(),
+            isolation: isolation_of(settings.text("default_transaction_isolation")),
+            begun: false,
             pin: None,
+            checked_at: 0,
+            savepoints: Vec::new(),
             writes: BTreeMap::new(),
             definitions: BTreeMap::new(),
             bytes: 0,
@@ -66,7 +103,19 @@ impl Block {
 
     /// Has read or written.
     pub fn has_begun(&self) -> bool {
-        self.pin.is_some()
+        self.begun
+    }
+
+    /// Savepoints that it is in.
+    pub fn depth(&self) -> usize {
+        self.savepoints.len()
+    }
+
+    fn find_savepoint(&self, name: &str) -> Result<usize> {
+        self.savepoints
+            .iter()
+            .rposition(|s| s.name == name)
+            .ok_or_else(|| SqlError::new("3B001", format!("savepoint \"{name}\" does not exist")))
     }
 
     /// Own changes of a table.
@@ -80,23 +129,36 @@ impl Txn {
     pub fn block(&self) -> Option<&Block> {
         match self {
             Self::Implicit(b) | Self::Open(b) => Some(b),
-            Self::Idle | Self::Failed => None,
+            Self::Idle | Self::Failed(_) => None,
         }
     }
 
     pub fn block_mut(&mut self) -> Option<&mut Block> {
         match self {
             Self::Implicit(b) | Self::Open(b) => Some(b),
-            Self::Idle | Self::Failed => None,
+            Self::Idle | Self::Failed(_) => None,
         }
     }
 
-    /// A statement has failed: an implicit block is gone, an explicit one waits for ROLLBACK.
-    pub fn fail(&mut self) {
-        *self = match std::mem::replace(self, Self::Idle) {
-            Self::Idle | Self::Implicit(_) => Self::Idle,
-            Self::Open(_) | Self::Failed => Self::Failed,
+    /// A statement has failed: an implicit block is gone, an explicit one waits for ROLLBACK. Answers up to which mark locks are kept.
+    pub fn fail(&mut self) -> usize {
+        let (now, mark) = match std::mem::replace(self, Self::Idle) {
+            Self::Idle | Self::Implicit(_) => (Self::Idle, 0),
+            Self::Open(block) | Self::Failed(block) => {
+                let mark = block.savepoints.last().map_or(0, |s| s.locks);
+                (Self::Failed(block), mark)
+            }
         };
+        *self = now;
+        mark
+    }
+}
+
+/// Levels that Levee does not have get the next stronger or weaker one that it has.
+fn isolation_of(level: &str) -> Isolation {
+    match level {
+        "read committed" | "read uncommitted" => Isolation::ReadCommitted,
+        _ => Isolation::RepeatableRead,
     }
 }
 
@@ -110,7 +172,7 @@ impl Session {
                     "there is already a transaction in progress",
                 ));
             }
-            Txn::Failed => return Err(failed_block()),
+            Txn::Failed(_) => return Err(failed_block()),
             Txn::Idle | Txn::Implicit(_) => {}
         }
         let mut block = match std::mem::replace(&mut self.txn, Txn::Idle) {
@@ -126,10 +188,14 @@ impl Session {
         self.set_isolation(&isolation)
     }
 
-    /// Blocks run as REPEATABLE READ: weaker levels get more than they ask for, the stronger one gets a notice.
-    pub(super) fn set_isolation(&mut self, isolation: &str) -> Result<()> {
-        self.settings.set("transaction_isolation", Some("repeatable read"))?;
-        if isolation == "serializable" {
+    /// The level of the block. SERIALIZABLE gets REPEATABLE READ, and a notice.
+    pub(super) fn set_isolation(&mut self, level: &str) -> Result<()> {
+        let shown = if level == "serializable" { "repeatable read" } else { level };
+        self.settings.set("transaction_isolation", Some(shown))?;
+        if let Some(block) = self.txn.block_mut() {
+            block.isolation = isolation_of(level);
+        }
+        if level == "serializable" {
             return self.notice(
                 &SqlError::notice(
                     "0A000",
@@ -139,6 +205,12 @@ impl Session {
             );
         }
         Ok(())
+    }
+
+    /// In a block whose statements all see one epoch.
+    pub(super) fn repeatable_read(&self) -> bool {
+        let block = self.txn.block();
+        block.is_some_and(|b| b.isolation == Isolation::RepeatableRead)
     }
 
     /// Starts an implicit block unless in one.
@@ -158,8 +230,8 @@ impl Session {
                 self.notice(&SqlError::warning("25P01", "there is no transaction in progress"))?;
                 Ok("COMMIT")
             }
-            Txn::Failed => {
-                self.end_of_block();
+            Txn::Failed(block) => {
+                self.undo(*block)?;
                 Ok("ROLLBACK")
             }
             Txn::Implicit(block) => {
@@ -168,7 +240,9 @@ impl Session {
                 Ok("COMMIT")
             }
             Txn::Open(block) => {
+                let held = self.hold_cursors().await;
                 self.end_of_block();
+                held?;
                 self.commit_block(*block).await?;
                 Ok("COMMIT")
             }
@@ -180,7 +254,9 @@ impl Session {
         if matches!(self.txn, Txn::Implicit(_))
             && let Txn::Implicit(block) = std::mem::replace(&mut self.txn, Txn::Idle)
         {
-            return self.commit_block(*block).await;
+            let committed = self.commit_block(*block).await;
+            self.locks.release_to(0);
+            return committed;
         }
         Ok(())
     }
@@ -192,7 +268,7 @@ impl Session {
                 self.report(name, value)?;
             }
         }
-        let Some(pin) = &block.pin else { return Ok(()) };
+        let epoch = block.pin.as_ref().map_or(block.checked_at, EpochPin::epoch);
         let mut writes = Vec::new();
         for (table, deltas) in block.writes {
             let net = match deltas.as_slice() {
@@ -208,7 +284,7 @@ impl Session {
             return Ok(());
         }
         let request = CommitRequest {
-            snapshot_epoch: pin.epoch(),
+            snapshot_epoch: epoch,
             writes,
             definitions: block.definitions.into_values().collect(),
         };
@@ -221,39 +297,113 @@ impl Session {
     pub(super) fn rollback(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.txn, Txn::Idle) {
             Txn::Idle | Txn::Implicit(_) => {
-                self.notice(&SqlError::warning("25P01", "there is no transaction in progress"))?;
+                self.notice(&SqlError::warning("25P01", "there is no transaction in progress"))
             }
-            Txn::Failed => self.end_of_block(),
-            Txn::Open(block) => {
-                self.end_of_block();
-                self.settings = block.before;
-                for (name, value) in self.settings.reports() {
-                    self.report(name, value)?;
-                }
-                if block.ddl {
-                    self.notice(&SqlError::warning(
-                        "01000",
-                        "CREATE and DROP take effect at once and are not undone by ROLLBACK",
-                    ))?;
-                }
-            }
+            Txn::Open(block) | Txn::Failed(block) => self.undo(*block),
+        }
+    }
+
+    fn undo(&mut self, block: Block) -> Result<()> {
+        self.cursors.retain(|_, c| c.held());
+        self.end_of_block();
+        self.settings = block.before;
+        for (name, value) in self.settings.reports() {
+            self.report(name, value)?;
+        }
+        if block.ddl {
+            self.notice(&SqlError::warning(
+                "01000",
+                "CREATE and DROP take effect at once and are not undone by ROLLBACK",
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// SAVEPOINT.
+    pub(super) fn savepoint(&mut self, name: String) -> Result<()> {
+        let locks = self.locks.mark();
+        let settings = self.settings.clone();
+        let Txn::Open(block) = &mut self.txn else {
+            return Err(outside("SAVEPOINT"));
+        };
+        let writes = block.writes.iter().map(|(id, d)| (*id, d.len())).collect();
+        block.savepoints.push(Savepoint {
+            name,
+            writes,
+            bytes: block.bytes,
+            settings,
+            local: block.local.len(),
+            locks,
+        });
+        Ok(())
+    }
+
+    /// RELEASE SAVEPOINT.
+    pub(super) fn release_savepoint(&mut self, name: &str) -> Result<()> {
+        let Txn::Open(block) = &mut self.txn else {
+            return Err(outside("RELEASE SAVEPOINT"));
+        };
+        let at = block.find_savepoint(name)?;
+        block.savepoints.truncate(at);
+        Ok(())
+    }
+
+    /// ROLLBACK TO SAVEPOINT: the savepoint itself stays.
+    pub(super) fn rollback_to(&mut self, name: &str) -> Result<()> {
+        let (Txn::Open(block) | Txn::Failed(block)) = &mut self.txn else {
+            return Err(outside("ROLLBACK TO SAVEPOINT"));
+        };
+        let at = block.find_savepoint(name)?;
+        block.savepoints.truncate(at + 1);
+        let Some(savepoint) = block.savepoints.last() else {
+            return Err(SqlError::internal("a savepoint has gone"));
+        };
+        for (table, deltas) in &mut block.writes {
+            deltas.truncate(savepoint.writes.get(table).copied().unwrap_or(0));
+        }
+        block.bytes = savepoint.bytes;
+        block.local.truncate(savepoint.local);
+        let (settings, locks) = (savepoint.settings.clone(), savepoint.locks);
+        self.cursors.retain(|_, c| c.depth() <= at);
+        self.txn = match std::mem::replace(&mut self.txn, Txn::Idle) {
+            Txn::Failed(block) => Txn::Open(block),
+            other => other,
+        };
+        self.locks.release_to(locks);
+        self.settings = settings;
+        for (name, value) in self.settings.reports() {
+            self.report(name, value)?;
         }
         Ok(())
     }
 
     fn end_of_block(&mut self) {
         self.portals.clear();
-        if let Err(error) = self.settings.set("transaction_read_only", None) {
-            tracing::error!(code = error.code(), "transaction_read_only cannot be reset");
+        let level = self.settings.text("default_transaction_isolation").to_owned();
+        for (name, value) in [("transaction_read_only", None), ("transaction_isolation", Some(level.as_str()))] {
+            if let Err(error) = self.settings.set(name, value) {
+                tracing::error!(code = error.code(), name, "a setting cannot be reset");
+            }
         }
     }
 
-    /// The block's epoch, pinned now if it has none.
+    /// The epoch that a REPEATABLE READ block reads, pinned now if it has none. A block has begun from here on.
     pub(super) fn block_epoch(&mut self) -> Option<u64> {
         let at_least = self.last_write.max(self.server.last_write());
         let engine = std::sync::Arc::clone(&self.server.engine);
         let block = self.txn.block_mut()?;
+        block.begun = true;
+        if block.isolation == Isolation::ReadCommitted {
+            return None;
+        }
         Some(block.pin.get_or_insert_with(|| engine.pin(at_least)).epoch())
+    }
+
+    /// A statement's rows have been checked at this epoch.
+    pub(super) fn checked_at(&mut self, epoch: u64) {
+        if let Some(block) = self.txn.block_mut() {
+            block.checked_at = block.checked_at.max(epoch);
+        }
     }
 
     /// Adds a statement's changes to the block.
@@ -296,6 +446,11 @@ pub(super) fn too_big(max: usize) -> SqlError {
         format!("the transaction's writes need more than {max} bytes of memory"),
     )
     .hint("Write in several transactions, or raise the setting memory_limit.")
+}
+
+/// 25P01 of a command that needs a block.
+pub(super) fn outside(what: &str) -> SqlError {
+    SqlError::new("25P01", format!("{what} can only be used in transaction blocks"))
 }
 
 /// 25P02.

@@ -69,7 +69,17 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
         let pid = arg(a, 0).and_then(|t| t.parse().ok());
         Ok(pid.map(|pid| if c.server.cancel(pid, None) { "t" } else { "f" }.to_owned()))
     }),
-    ("pg_advisory_unlock_all", TEXT, |_, _| Ok(Some(String::new()))),
+    ("pg_advisory_unlock_all", TEXT, advisory),
+    ("pg_advisory_lock", TEXT, advisory),
+    ("pg_advisory_lock_shared", TEXT, advisory),
+    ("pg_advisory_xact_lock", TEXT, advisory),
+    ("pg_advisory_xact_lock_shared", TEXT, advisory),
+    ("pg_try_advisory_lock", BOOL, advisory),
+    ("pg_try_advisory_lock_shared", BOOL, advisory),
+    ("pg_try_advisory_xact_lock", BOOL, advisory),
+    ("pg_try_advisory_xact_lock_shared", BOOL, advisory),
+    ("pg_advisory_unlock", BOOL, advisory),
+    ("pg_advisory_unlock_shared", BOOL, advisory),
     ("current_setting", TEXT, |c, a| {
         let name = arg(a, 0).unwrap_or_default().to_lowercase();
         let found = c
@@ -235,6 +245,11 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("pg_oid_of_regrole", INT4, |_, a| Ok(arg(a, 0).map(|_| "10".to_owned()))),
     ("pg_name_of_regrole", TEXT, |c, a| Ok(arg(a, 0).map(|_| c.user.clone()))),
 ];
+
+/// Calls of advisory lock functions are taken out of a query before it runs (see `session/locks.rs`): waiting is the session's.
+fn advisory(_: &SystemContext, _: Args<'_>) -> Result<Option<String>> {
+    Err(SqlError::unsupported("an advisory lock cannot be taken here").hint("Take it with a SELECT of its own."))
+}
 
 fn yes(_: &SystemContext, _: Args<'_>) -> Result<Option<String>> {
     Ok(Some("t".to_owned()))

@@ -260,6 +260,37 @@ impl BatchEncoder {
         self.rows
     }
 
+    /// Columns in the batch.
+    pub fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Appends the text of one value; false, and nothing appended, for NULL.
+    pub fn put_value_text(&self, out: &mut BytesMut, column: usize, row: usize, style: &TextStyle) -> bool {
+        match self.columns.get(column) {
+            Some((c, _)) if !c.array().is_null(row) => {
+                c.put_text(out, row, style);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Appends one row in COPY's binary form.
+    pub fn put_copy_binary(&self, out: &mut BytesMut, row: usize) {
+        out.put_u16(u16::try_from(self.columns.len()).unwrap_or(u16::MAX));
+        for (column, _) in &self.columns {
+            if column.array().is_null(row) {
+                out.put_i32(-1);
+                continue;
+            }
+            let at = out.len();
+            out.put_u32(0);
+            column.put_binary(out, row);
+            patch_length(out, at, out.len() - at - 4);
+        }
+    }
+
     /// Appends one row's message.
     pub fn put_row(&self, out: &mut BytesMut, row: usize, style: &TextStyle) {
         let start = out.len();

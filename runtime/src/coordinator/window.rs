@@ -1,0 +1,57 @@
+//! The resolver's memory: which key was last written at which epoch.
+//!
+//! The sequencer enters each commit's keys before it answers, sessions ask before they rely on what they have read. The window is
+//! bounded: when it is full it is forgotten, and from then on every key may have been written up to that epoch.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// Keys remembered before the window moves up; about 200 MB.
+const KEYS_MAX: usize = 4_000_000;
+
+/// Last writes by key.
+#[derive(Debug, Default)]
+pub struct WriteWindow {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: HashMap<u128, u64>,
+    /// Writes up to this epoch have been forgotten.
+    start: u64,
+}
+
+impl WriteWindow {
+    /// Knows of nothing up to `epoch`.
+    pub fn restart_at(&self, epoch: u64) {
+        let mut state = self.state.lock();
+        state.last.clear();
+        state.start = epoch;
+    }
+
+    /// Some key has, or may have, been written after `snapshot`.
+    pub fn written_after(&self, keys: &[u128], snapshot: u64) -> bool {
+        let state = self.state.lock();
+        let late = |k: &u128| state.last.get(k).is_some_and(|&e| e > snapshot);
+        !keys.is_empty() && (snapshot < state.start || keys.iter().any(late))
+    }
+
+    /// The newest epoch at which one of the keys was, or may have been, written.
+    pub fn newest(&self, keys: &[u128]) -> u64 {
+        let state = self.state.lock();
+        let known = keys.iter().filter_map(|k| state.last.get(k)).max();
+        known.copied().unwrap_or(0).max(state.start)
+    }
+
+    /// Enters the keys of an epoch.
+    pub fn enter(&self, keys: impl Iterator<Item = u128>, epoch: u64) {
+        let mut state = self.state.lock();
+        state.last.extend(keys.map(|k| (k, epoch)));
+        if state.last.len() > KEYS_MAX {
+            state.last = HashMap::new();
+            state.start = epoch;
+        }
+    }
+}
