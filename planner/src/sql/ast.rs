@@ -158,6 +158,8 @@ pub struct Drop {
 pub enum CopySource {
     /// A table (or, TO only, a materialized view).
     Table(ObjectName),
+    /// `(TABLE name)`.
+    Whole(ObjectName),
     /// A query.
     Query(QueryText),
 }

@@ -144,7 +144,8 @@ impl Binder {
                 let bound = self.bind_query(&q.query, text, self.batch(), &[])?;
                 self.query_of(bound, &[])?
             }
-            CopySource::Table(name) => self.copy_table(name, c, text)?,
+            CopySource::Table(name) => self.copy_table(name, c, true)?,
+            CopySource::Whole(name) => self.copy_table(name, c, false)?,
         };
         if query.param_count() > 0 {
             return Err(PlanError::new("42P02", "there is no parameter $1"));
@@ -154,9 +155,11 @@ impl Binder {
         Ok(CopyTo { query, format })
     }
 
-    fn copy_table(&self, name: &sqlparser::ast::ObjectName, c: &Copy, text: &str) -> Result<Query> {
+    /// All rows of a relation. `stored`: it must hold rows itself.
+    fn copy_table(&self, name: &sqlparser::ast::ObjectName, c: &Copy, stored: bool) -> Result<Query> {
         let (schema, table) = object_name(name)?;
-        if matches!(schema.as_deref(), None | Some("public"))
+        if stored
+            && matches!(schema.as_deref(), None | Some("public"))
             && let Some(object) = self.catalog.by_name(&table)
             && let ObjectKind::View(_) = object.kind
         {
@@ -183,7 +186,10 @@ impl Binder {
                 *n = name.clone();
             }
         }
-        let bound = self.bind_query(&q, text, self.batch(), &[])?;
+        let bound = self.bind_query(&q, "", self.batch(), &[]).map_err(|mut e| {
+            e.position = None;
+            e
+        })?;
         self.query_of(bound, &[])
     }
 }
@@ -370,6 +376,12 @@ pub(super) fn copy(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtState
     let err = |e: ParserError| cx.error(e);
     skip(p, 1);
     let (source, columns) = if p.consume_token(&Token::LParen) {
+        if word_is(p, "table") {
+            skip(p, 1);
+            let name = p.parse_object_name(false).map_err(err)?;
+            p.expect_token(&Token::RParen).map_err(err)?;
+            return rest(p, cx, CopySource::Whole(name), Vec::new());
+        }
         let query = query_text(p, cx)?;
         if !p.consume_token(&Token::RParen) {
             return Err(cx.error_here(p));
@@ -382,6 +394,17 @@ pub(super) fn copy(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtState
             .map_err(err)?;
         (CopySource::Table(table), columns)
     };
+    rest(p, cx, source, columns)
+}
+
+/// What follows the table or query.
+fn rest(
+    p: &mut Parser<'_>,
+    cx: &ParseContext<'_>,
+    source: CopySource,
+    columns: Vec<sqlparser::ast::Ident>,
+) -> Result<ExtStatement> {
+    let err = |e: ParserError| cx.error(e);
     let to = p.parse_keyword(Keyword::TO);
     if !to {
         p.expect_keyword(Keyword::FROM).map_err(err)?;
