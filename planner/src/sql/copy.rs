@@ -157,14 +157,12 @@ impl Binder {
 
     /// All rows of a relation. `stored`: it must hold rows itself.
     fn copy_table(&self, name: &sqlparser::ast::ObjectName, c: &Copy, stored: bool) -> Result<Query> {
-        let (schema, table) = object_name(name)?;
         if stored
-            && matches!(schema.as_deref(), None | Some("public"))
-            && let Some(object) = self.catalog.by_name(&table)
+            && let Some(object) = self.named_object(name)?
             && let ObjectKind::View(_) = object.kind
         {
             return Err(
-                PlanError::new("42809", format!("cannot copy from view \"{table}\""))
+                PlanError::new("42809", format!("cannot copy from view \"{}\"", object.name))
                     .hint("Try the COPY (SELECT ...) TO variant."),
             );
         }
