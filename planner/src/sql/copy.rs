@@ -102,10 +102,7 @@ impl Binder {
         let (object, table) = self.target_table(name, "copy to").map_err(|e| locate(e, text))?;
         let names: Vec<String> = c.columns.iter().map(fold).collect();
         let columns = target_columns(object, table, &names).map_err(|e| locate(e, text))?;
-        let shown: Vec<&str> = columns
-            .iter()
-            .map(|&i| table.schema.field(i).name().as_str())
-            .collect();
+        let shown: Vec<&str> = columns.iter().map(|&i| table.schema.field(i).name().as_str()).collect();
         let format = format(&c.options, &shown, true)?;
         let filter = c
             .filter
@@ -127,7 +124,10 @@ impl Binder {
         let bound = ExprBinder::new(self, &[]).bind(e, &schema)?;
         refuse_aggregates(&bound, "COPY FROM WHERE conditions")?;
         if has_subquery(&bound)? {
-            return Err(PlanError::new("0A000", "cannot use subquery in COPY FROM WHERE condition"));
+            return Err(PlanError::new(
+                "0A000",
+                "cannot use subquery in COPY FROM WHERE condition",
+            ));
         }
         let t = typed(bound, &schema).map_err(map_df_error)?;
         if t.ty.as_ref().is_some_and(|t| t != &DataType::Boolean) {
@@ -222,10 +222,7 @@ fn format(given: &Given, columns: &[&str], from: bool) -> Result<CopyFormat> {
     if kind == CopyKind::Binary {
         for (name, what) in [("delimiter", "DELIMITER"), ("null", "NULL")] {
             if get(name).is_some() {
-                return Err(PlanError::new(
-                    "42601",
-                    format!("cannot specify {what} in BINARY mode"),
-                ));
+                return Err(PlanError::new("42601", format!("cannot specify {what} in BINARY mode")));
             }
         }
         if header(get("header"), from)? != CopyHeader::No {
@@ -281,7 +278,10 @@ fn format(given: &Given, columns: &[&str], from: bool) -> Result<CopyFormat> {
         };
         let shown = name.replace('_', " ");
         if !csv {
-            return Err(PlanError::new("0A000", format!("COPY {shown} available only in CSV mode")));
+            return Err(PlanError::new(
+                "0A000",
+                format!("COPY {shown} available only in CSV mode"),
+            ));
         }
         if !allowed {
             return Err(PlanError::new(
@@ -414,7 +414,11 @@ fn rest(
             "COPY {} a file or program on the server is not supported",
             if to { "TO" } else { "FROM" }
         ))
-        .hint(format!("Use COPY … {}, or psql's \\copy.", end.to_uppercase())));
+        .hint(format!(
+            "Use COPY … {} {}, or psql's \\copy.",
+            if to { "TO" } else { "FROM" },
+            end.to_uppercase()
+        )));
     }
     skip(p, 1);
     let options = copy_options(p, cx)?;

@@ -697,7 +697,13 @@ impl Dml {
     pub(super) fn declared(&self, given: &[Option<DataType>]) -> Vec<Option<DataType>> {
         let n = self.query.params.len().max(given.len());
         (0..n)
-            .map(|i| given.get(i).cloned().flatten().or_else(|| self.query.params.get(i).cloned()))
+            .map(|i| {
+                given
+                    .get(i)
+                    .cloned()
+                    .flatten()
+                    .or_else(|| self.query.params.get(i).cloned())
+            })
             .collect()
     }
 

@@ -84,9 +84,8 @@ fn bounds(limit: &Limit) -> Result<(usize, Option<usize>)> {
 
 /// Reads a query that ends with locking clauses; `None`, with the cursor where it was, if it has none.
 pub(super) fn select(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<ExtStatement>> {
-    let words = |t: &TokenWithSpan, list: &[&str]| {
-        matches!(&t.token, Token::Word(w) if list.iter().any(|k| unquoted(w, k)))
-    };
+    let words =
+        |t: &TokenWithSpan, list: &[&str]| matches!(&t.token, Token::Word(w) if list.iter().any(|k| unquoted(w, k)));
     let mut depth = 0_usize;
     let mut solid = cx.tokens.iter().enumerate().filter(|(_, t)| !is_space(t)).peekable();
     let mut start = None;
@@ -125,9 +124,10 @@ fn clauses(tokens: Vec<TokenWithSpan>, cx: &ParseContext<'_>) -> Result<Vec<Lock
     let mut p = sub_parser(tokens);
     let mut clauses = Vec::new();
     let words = |p: &mut Parser<'_>, words: &[&str]| {
-        let all = words.iter().enumerate().all(|(i, word)| {
-            matches!(&p.peek_nth_token_ref(i).token, Token::Word(w) if unquoted(w, word))
-        });
+        let all = words
+            .iter()
+            .enumerate()
+            .all(|(i, word)| matches!(&p.peek_nth_token_ref(i).token, Token::Word(w) if unquoted(w, word)));
         if all {
             super::ext::skip(p, words.len());
         }
@@ -277,10 +277,11 @@ impl Binder {
     /// The table behind a relation of FROM and the columns that identify its rows; `None` if there is nothing to lock.
     fn lock_columns(&self, found: &FromItem<'_>, strength: RowLock) -> Result<Option<(ObjectId, Vec<String>)>> {
         let TableFactor::Table { name, args: None, .. } = found.factor else {
-            return Err(
-                PlanError::unsupported(format!("{} of a subquery or function is not supported", clause_name(strength)))
-                    .hint("Name the tables to lock after OF, or lock in the subquery's place."),
-            );
+            return Err(PlanError::unsupported(format!(
+                "{} of a subquery or function is not supported",
+                clause_name(strength)
+            ))
+            .hint("Name the tables to lock after OF, or lock in the subquery's place."));
         };
         // System relations have nothing to lock.
         let Some(object) = self.named_object(name)? else {
@@ -337,10 +338,7 @@ fn lockable<'a>(q: &'a mut ast::Query, clause: &str) -> Result<&'a mut ast::Sele
             Ok(s)
         }
         SetExpr::Query(inner) => lockable(inner, clause),
-        SetExpr::Values(_) => Err(PlanError::new(
-            "0A000",
-            format!("{clause} cannot be applied to VALUES"),
-        )),
+        SetExpr::Values(_) => Err(PlanError::new("0A000", format!("{clause} cannot be applied to VALUES"))),
         _ => Err(refuse("UNION/INTERSECT/EXCEPT")),
     }
 }
@@ -354,7 +352,17 @@ fn has_aggregate(i: &SelectItem) -> bool {
             match e {
                 ast::Expr::Function(f) => {
                     let name = f.name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
-                    let aggregate = ["count", "sum", "avg", "min", "max", "string_agg", "array_agg", "bool_and", "bool_or"];
+                    let aggregate = [
+                        "count",
+                        "sum",
+                        "avg",
+                        "min",
+                        "max",
+                        "string_agg",
+                        "array_agg",
+                        "bool_and",
+                        "bool_or",
+                    ];
                     if f.over.is_some() || aggregate.contains(&name.as_str()) {
                         return ControlFlow::Break(());
                     }

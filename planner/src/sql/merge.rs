@@ -9,7 +9,9 @@
 //! ```
 
 use arrow::datatypes::{DataType, Field, Schema};
-use sqlparser::ast::{self, BinaryOperator, CaseWhen, Expr, Ident, SelectItem, SetExpr, TableFactor, UnaryOperator, Value};
+use sqlparser::ast::{
+    self, BinaryOperator, CaseWhen, Expr, Ident, SelectItem, SetExpr, TableFactor, UnaryOperator, Value,
+};
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
 use sqlparser::tokenizer::Token;
@@ -232,9 +234,7 @@ impl Binder {
         } else {
             "JOIN"
         };
-        let mut q = super::parse::parse_query(&format!(
-            "SELECT 1 FROM s {join} (SELECT true FROM t) AS d ON true"
-        ))?;
+        let mut q = super::parse::parse_query(&format!("SELECT 1 FROM s {join} (SELECT true FROM t) AS d ON true"))?;
         let SetExpr::Select(s) = q.body.as_mut() else {
             return Err(PlanError::internal("a join is not a SELECT"));
         };

@@ -464,7 +464,11 @@ impl LockOwner {
     /// Takes a lock if it is free.
     pub fn try_lock(&self, tag: LockTag, mode: LockMode) -> bool {
         self.used.store(true, Ordering::Release);
-        let asked = self.manager.state.lock().ask(tag, mode, self.owner, false, Patience::None);
+        let asked = self
+            .manager
+            .state
+            .lock()
+            .ask(tag, mode, self.owner, false, Patience::None);
         matches!(asked, Ok(Asked::Granted))
     }
 
@@ -645,8 +649,14 @@ mod tests {
     fn a_cycle_is_an_error_for_the_one_that_closes_it() {
         let manager = Arc::new(LockManager::default());
         let (a, b) = (manager.owner(1), manager.owner(2));
-        assert!(matches!(poll(std::pin::pin!(a.lock(row(1), update(), Patience::Wait))), Some(Ok(false))));
-        assert!(matches!(poll(std::pin::pin!(b.lock(row(2), update(), Patience::Wait))), Some(Ok(false))));
+        assert!(matches!(
+            poll(std::pin::pin!(a.lock(row(1), update(), Patience::Wait))),
+            Some(Ok(false))
+        ));
+        assert!(matches!(
+            poll(std::pin::pin!(b.lock(row(2), update(), Patience::Wait))),
+            Some(Ok(false))
+        ));
         let mut waits = std::pin::pin!(a.lock(row(2), update(), Patience::Wait));
         assert!(poll(waits.as_mut()).is_none());
         let closes = poll(std::pin::pin!(b.lock(row(1), update(), Patience::Wait)));
@@ -661,7 +671,10 @@ mod tests {
         let (a, b, c) = (manager.owner(1), manager.owner(2), manager.owner(3));
         let share = LockMode::row(RowLock::Share);
         for owner in [&a, &b] {
-            assert!(matches!(poll(std::pin::pin!(owner.lock(row(1), share, Patience::Wait))), Some(Ok(false))));
+            assert!(matches!(
+                poll(std::pin::pin!(owner.lock(row(1), share, Patience::Wait))),
+                Some(Ok(false))
+            ));
         }
         let mut writer = std::pin::pin!(c.lock(row(1), update(), Patience::Wait));
         assert!(poll(writer.as_mut()).is_none());
@@ -681,7 +694,10 @@ mod tests {
     fn who_gives_up_leaves_the_queue() {
         let manager = Arc::new(LockManager::default());
         let (a, b, c) = (manager.owner(1), manager.owner(2), manager.owner(3));
-        assert!(matches!(poll(std::pin::pin!(a.lock(row(1), update(), Patience::Wait))), Some(Ok(false))));
+        assert!(matches!(
+            poll(std::pin::pin!(a.lock(row(1), update(), Patience::Wait))),
+            Some(Ok(false))
+        ));
         {
             let mut gone = std::pin::pin!(b.lock(row(1), update(), Patience::Wait));
             assert!(poll(gone.as_mut()).is_none());
@@ -692,7 +708,10 @@ mod tests {
             Some(Err(RuntimeError::Locked))
         ));
         drop(a);
-        assert!(matches!(poll(std::pin::pin!(c.lock(row(1), update(), Patience::None))), Some(Ok(false))));
+        assert!(matches!(
+            poll(std::pin::pin!(c.lock(row(1), update(), Patience::None))),
+            Some(Ok(false))
+        ));
     }
 
     #[test]
@@ -703,7 +722,10 @@ mod tests {
         let mark = a.mark();
         assert!(poll(std::pin::pin!(a.lock(row(2), update(), Patience::Wait))).is_some());
         a.release_to(mark);
-        assert!(matches!(poll(std::pin::pin!(b.lock(row(2), update(), Patience::None))), Some(Ok(false))));
+        assert!(matches!(
+            poll(std::pin::pin!(b.lock(row(2), update(), Patience::None))),
+            Some(Ok(false))
+        ));
         assert!(matches!(
             poll(std::pin::pin!(b.lock(row(1), update(), Patience::None))),
             Some(Err(RuntimeError::Locked))
@@ -715,11 +737,20 @@ mod tests {
         let manager = Arc::new(LockManager::default());
         let (a, b) = (manager.owner(1), manager.owner(2));
         let many: Vec<u128> = (0..BULK_KEYS as u128).collect();
-        let lock = poll(std::pin::pin!(a.lock_rows(ObjectId(1), many.clone(), RowLock::Update, Patience::Wait)));
+        let lock = poll(std::pin::pin!(a.lock_rows(
+            ObjectId(1),
+            many.clone(),
+            RowLock::Update,
+            Patience::Wait
+        )));
         assert!(matches!(lock, Some(Ok(false))));
         let mut one = std::pin::pin!(b.lock_rows(ObjectId(1), vec![5], RowLock::Update, Patience::Wait));
         assert!(poll(one.as_mut()).is_none());
-        let other_table = poll(std::pin::pin!(b.lock(LockTag::Row(ObjectId(2), 5), update(), Patience::None)));
+        let other_table = poll(std::pin::pin!(b.lock(
+            LockTag::Row(ObjectId(2), 5),
+            update(),
+            Patience::None
+        )));
         assert!(matches!(other_table, Some(Ok(false))));
         a.release_to(0);
         assert!(matches!(poll(one.as_mut()), Some(Ok(true))));
@@ -740,9 +771,15 @@ mod tests {
         }
         a.release_to(0);
         assert!(a.unlock_session(tag, mode));
-        assert!(matches!(poll(std::pin::pin!(b.lock(tag, mode, Patience::None))), Some(Err(RuntimeError::Locked))));
+        assert!(matches!(
+            poll(std::pin::pin!(b.lock(tag, mode, Patience::None))),
+            Some(Err(RuntimeError::Locked))
+        ));
         assert!(a.unlock_session(tag, mode));
         assert!(!a.unlock_session(tag, mode));
-        assert!(matches!(poll(std::pin::pin!(b.lock(tag, mode, Patience::None))), Some(Ok(false))));
+        assert!(matches!(
+            poll(std::pin::pin!(b.lock(tag, mode, Patience::None))),
+            Some(Ok(false))
+        ));
     }
 }

@@ -679,10 +679,7 @@ fn conflict_keys(table: ObjectId, order: &RowOrder, delta: &Delta, out: &mut Vec
     }
     let columns: Vec<ArrayRef> = order.key().iter().map(|&c| Arc::clone(delta.batch.column(c))).collect();
     let rows = order.encode_keys(&columns)?;
-    let keys: BTreeSet<u128> = rows
-        .iter()
-        .map(|r| key_hash(table, r.data()))
-        .collect();
+    let keys: BTreeSet<u128> = rows.iter().map(|r| key_hash(table, r.data())).collect();
     out.extend(keys);
     Ok(())
 }

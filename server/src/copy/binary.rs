@@ -42,11 +42,7 @@ pub(crate) fn header(data: &[u8], last: bool) -> Result<Option<usize>> {
 }
 
 /// Finds one row and hands its fields to `sink`.
-pub(crate) fn record(
-    data: &[u8],
-    last: bool,
-    sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>,
-) -> Result<Split> {
+pub(crate) fn record(data: &[u8], last: bool, sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>) -> Result<Split> {
     let incomplete = || {
         if last {
             Err(bad("unexpected EOF in COPY data"))
@@ -54,7 +50,9 @@ pub(crate) fn record(
             Ok(Split::Incomplete)
         }
     };
-    let Some(count) = data.get(..2) else { return incomplete() };
+    let Some(count) = data.get(..2) else {
+        return incomplete();
+    };
     let count = i16::from_be_bytes([count[0], count[1]]);
     if count == -1 {
         return Ok(Split::End);
@@ -63,7 +61,9 @@ pub(crate) fn record(
     // The whole row must be there before the first field is taken.
     let mut at = 2;
     for _ in 0..count {
-        let Some(length) = int32(data, at) else { return incomplete() };
+        let Some(length) = int32(data, at) else {
+            return incomplete();
+        };
         at += 4;
         if length < -1 {
             return Err(bad("invalid field size"));

@@ -129,10 +129,7 @@ fn put_escaped(out: &mut BytesMut, value: &[u8], delimiter: u8) {
 /// A CSV field. `alone`: the row has no other, so a lone `\.` must be quoted.
 fn put_csv(out: &mut BytesMut, value: &[u8], format: &CopyFormat, force: bool, alone: bool) {
     let special = |b: &u8| *b == format.delimiter || *b == format.quote || matches!(b, b'\n' | b'\r');
-    let quoted = force
-        || value == format.null.as_bytes()
-        || (alone && value == b"\\.")
-        || value.iter().any(special);
+    let quoted = force || value == format.null.as_bytes() || (alone && value == b"\\.") || value.iter().any(special);
     if !quoted {
         out.put_slice(value);
         return;

@@ -63,7 +63,12 @@ fn line(data: &[u8], last: bool) -> Option<(&[u8], usize)> {
     last.then_some((data, data.len()))
 }
 
-fn field(raw: &[u8], escapes: bool, copy: &CopyFormat, sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>) -> Result<()> {
+fn field(
+    raw: &[u8],
+    escapes: bool,
+    copy: &CopyFormat,
+    sink: &mut dyn FnMut(FieldText<'_>) -> Result<()>,
+) -> Result<()> {
     if raw == copy.null.as_bytes() {
         return sink(FieldText::Marker { quoted: false });
     }

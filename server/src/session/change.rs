@@ -90,7 +90,11 @@ impl Change {
                     .map(|f| arrow::array::new_empty_array(f.data_type())),
             );
         }
-        Ok(RecordBatch::try_new_with_options(Arc::clone(columns), arrays, &options)?)
+        Ok(RecordBatch::try_new_with_options(
+            Arc::clone(columns),
+            arrays,
+            &options,
+        )?)
     }
 
     /// As deltas: old rows out, new rows in.
@@ -117,7 +121,9 @@ pub(super) fn split(
     batches: &[RecordBatch],
     only: Option<&Only>,
 ) -> Result<Change> {
-    let [first, ..] = batches else { return Ok(Change::default()) };
+    let [first, ..] = batches else {
+        return Ok(Change::default());
+    };
     let all = concat_batches(&first.schema(), batches)?;
     let n = target.schema().fields().len();
     let (skip, old, new) = match dml.kind {
@@ -208,13 +214,7 @@ fn repeated(all: &RecordBatch, count: usize) -> Result<RecordBatch> {
     Ok(take_record_batch(all, &UInt32Array::from(index))?)
 }
 
-fn merge_rows(
-    engine: &Engine,
-    target: &Target,
-    dml: &Dml,
-    all: &RecordBatch,
-    only: Option<&Only>,
-) -> Result<Change> {
+fn merge_rows(engine: &Engine, target: &Target, dml: &Dml, all: &RecordBatch, only: Option<&Only>) -> Result<Change> {
     let n = target.schema().fields().len();
     let of = |outcome: MergeOutcome| -> Result<RecordBatch> {
         let codes = arrow::compute::cast(all.column(0), &arrow::datatypes::DataType::Int32)?;
@@ -226,10 +226,8 @@ fn merge_rows(
     let keys = engine.row_keys(target.id, &table_batch(target, &changed.columns()[1..=n])?)?;
     let mut seen = HashSet::with_capacity(keys.len());
     if !keys.iter().all(|k| seen.insert(*k)) {
-        return Err(
-            SqlError::new("21000", "MERGE command cannot affect row a second time")
-                .hint("Ensure that not more than one source row matches any one target row."),
-        );
+        return Err(SqlError::new("21000", "MERGE command cannot affect row a second time")
+            .hint("Ensure that not more than one source row matches any one target row."));
     }
     let wanted = |b: RecordBatch| -> Result<RecordBatch> {
         let Some(only) = only else { return Ok(b) };
@@ -237,9 +235,7 @@ fn merge_rows(
         let mask: BooleanArray = keys.iter().map(|k| Some(only.contains(k))).collect();
         Ok(filter_record_batch(&b, &mask)?)
     };
-    let counted = |b: RecordBatch| -> Result<RecordBatch> {
-        if dml.counted { repeated(&b, 2 * n + 1) } else { Ok(b) }
-    };
+    let counted = |b: RecordBatch| -> Result<RecordBatch> { if dml.counted { repeated(&b, 2 * n + 1) } else { Ok(b) } };
     let updates = counted(wanted(of(MergeOutcome::Update)?)?)?;
     let deletes = counted(wanted(of(MergeOutcome::Delete)?)?)?;
     let inserts = of(MergeOutcome::Insert)?;
@@ -263,7 +259,10 @@ pub(super) fn table_batch(target: &Target, columns: &[ArrayRef]) -> Result<Recor
         .zip(columns)
         .map(|(f, a)| f.as_ref().clone().with_nullable(f.is_nullable() || a.null_count() > 0))
         .collect();
-    let same = fields.iter().zip(target.schema().fields()).all(|(a, b)| a == b.as_ref());
+    let same = fields
+        .iter()
+        .zip(target.schema().fields())
+        .all(|(a, b)| a == b.as_ref());
     let schema = if same {
         Arc::clone(target.schema())
     } else {

@@ -98,13 +98,18 @@ impl Session {
         };
         let all = concat_batches(&first.schema(), &batches)?;
         if all.num_rows() != n {
-            return Err(SqlError::internal("ON CONFLICT DO UPDATE yields other rows than it was given"));
+            return Err(SqlError::internal(
+                "ON CONFLICT DO UPDATE yields other rows than it was given",
+            ));
         }
         let met = all.column(0).as_boolean();
         let met: Vec<bool> = (0..n).map(|i| met.is_valid(i) && met.value(i)).collect();
         // Rows whose WHERE does not hold need not keep the columns' promises.
         let kept: UInt32Array = indices(&met, |m| *m);
-        let rows = new_rows(target, take_record_batch(&all, &kept)?.columns().get(1..).unwrap_or_default())?;
+        let rows = new_rows(
+            target,
+            take_record_batch(&all, &kept)?.columns().get(1..).unwrap_or_default(),
+        )?;
         Ok((met, rows))
     }
 }
@@ -179,11 +184,8 @@ fn fates(on: &OnConflict, keys: &[OwnedRow], at: &[Option<u32>]) -> Result<Fates
 }
 
 fn second_time() -> SqlError {
-    SqlError::new(
-        "21000",
-        "ON CONFLICT DO UPDATE command cannot affect row a second time",
-    )
-    .hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values.")
+    SqlError::new("21000", "ON CONFLICT DO UPDATE command cannot affect row a second time")
+        .hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values.")
 }
 
 /// Stored rows beside proposed ones.

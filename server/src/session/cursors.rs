@@ -114,7 +114,9 @@ impl Session {
         let max = self.server.write_bytes_max;
         let mut batches: Vec<RecordBatch> = std::mem::take(rest).into();
         batches.extend(self.guarded(rows.collect(max)).await?);
-        let schema = batches.first().map_or_else(|| Arc::clone(&cursor.schema), RecordBatch::schema);
+        let schema = batches
+            .first()
+            .map_or_else(|| Arc::clone(&cursor.schema), RecordBatch::schema);
         cursor.rows = CursorRows::All {
             rows: arrow::compute::concat_batches(&schema, &batches)?,
             at: 0,
@@ -238,7 +240,11 @@ fn scroll(rows: &RecordBatch, at: &mut usize, to: FetchTo) -> Result<RecordBatch
     // Positions: 0 is before the first row, n + 1 after the last.
     let one = |at: &mut usize, target: usize| {
         *at = target.min(n + 1);
-        if (1..=n).contains(at) { rows.slice(*at - 1, 1) } else { rows.slice(0, 0) }
+        if (1..=n).contains(at) {
+            rows.slice(*at - 1, 1)
+        } else {
+            rows.slice(0, 0)
+        }
     };
     Ok(match to {
         FetchTo::Forward(0) | FetchTo::Relative(0) => {
@@ -257,13 +263,15 @@ fn scroll(rows: &RecordBatch, at: &mut usize, to: FetchTo) -> Result<RecordBatch
             rows.slice(from, take)
         }
         FetchTo::Forward(_) | FetchTo::BackwardAll => {
-            let wanted = if let FetchTo::Forward(k) = to { size(k) } else { usize::MAX };
+            let wanted = if let FetchTo::Forward(k) = to {
+                size(k)
+            } else {
+                usize::MAX
+            };
             let before = (*at).min(n + 1).saturating_sub(1);
             let take = wanted.min(before);
             *at = if take < wanted { 0 } else { before - take + 1 };
-            let index: Vec<u32> = (0..take)
-                .map(|i| u32::try_from(before - 1 - i).unwrap_or(0))
-                .collect();
+            let index: Vec<u32> = (0..take).map(|i| u32::try_from(before - 1 - i).unwrap_or(0)).collect();
             arrow::compute::take_record_batch(rows, &arrow::array::UInt32Array::from(index))?
         }
         FetchTo::Absolute(k) if k >= 0 => one(at, size(k)),
@@ -293,8 +301,9 @@ mod tests {
 
     #[test]
     fn scrolling_goes_both_ways_and_stops_at_the_ends() {
-        let rows = RecordBatch::try_from_iter([("a", Arc::new(Int32Array::from(vec![1, 2, 3])) as arrow::array::ArrayRef)])
-            .expect("batch");
+        let rows =
+            RecordBatch::try_from_iter([("a", Arc::new(Int32Array::from(vec![1, 2, 3])) as arrow::array::ArrayRef)])
+                .expect("batch");
         let mut at = 0;
         let mut go = |to| -> Vec<i32> {
             let b = scroll(&rows, &mut at, to).expect("rows");

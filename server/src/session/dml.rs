@@ -86,7 +86,9 @@ impl Session {
         let fresh = self.fresh(&[target.id]).await?;
         let change = match &dml.on_conflict {
             Some(on) => {
-                let proposed = change.new.unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(target.schema())));
+                let proposed = change
+                    .new
+                    .unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(target.schema())));
                 self.resolve_conflicts(binder, &target, on, proposed, &fresh, &snapshot, params)
                     .await?
             }

@@ -48,7 +48,8 @@ impl Session {
             return Ok(false);
         }
         let locks = Arc::clone(&self.locks);
-        self.wait_for(locks.lock_rows(table, keys, strength, Patience::Wait)).await
+        self.wait_for(locks.lock_rows(table, keys, strength, Patience::Wait))
+            .await
     }
 
     /// LOCK TABLE.
@@ -289,8 +290,15 @@ impl Session {
         if name.starts_with("pg_advisory_unlock") {
             let held = self.locks.unlock_session(tag, mode);
             if !held {
-                let kind = if name.ends_with("_shared") { "ShareLock" } else { "ExclusiveLock" };
-                self.notice(&SqlError::warning("01000", format!("you don't own a lock of type {kind}")))?;
+                let kind = if name.ends_with("_shared") {
+                    "ShareLock"
+                } else {
+                    "ExclusiveLock"
+                };
+                self.notice(&SqlError::warning(
+                    "01000",
+                    format!("you don't own a lock of type {kind}"),
+                ))?;
             }
             return Ok(ScalarValue::Boolean(Some(held)));
         }
@@ -322,10 +330,7 @@ struct Locked {
 impl Locked {
     fn newest(&self, session: &Session) -> u64 {
         let newest = self.keys.iter().filter(|k| !k.is_empty());
-        newest
-            .map(|k| session.server.engine.newest_write(k))
-            .max()
-            .unwrap_or(0)
+        newest.map(|k| session.server.engine.newest_write(k)).max().unwrap_or(0)
     }
 }
 
@@ -401,9 +406,7 @@ fn advisory_tag(args: &[Expr]) -> Result<Option<LockTag>> {
     match numbers.as_slice() {
         [n] => Ok(Some(LockTag::Advisory(true, *n))),
         [a, b] => {
-            let narrow = |n: i64| {
-                i32::try_from(n).map_err(|_| SqlError::new("22003", "integer out of range"))
-            };
+            let narrow = |n: i64| i32::try_from(n).map_err(|_| SqlError::new("22003", "integer out of range"));
             let (a, b) = (narrow(*a)?, narrow(*b)?);
             let number = i64::from(a) << 32 | i64::from(b.cast_unsigned());
             Ok(Some(LockTag::Advisory(false, number)))

@@ -50,9 +50,7 @@ impl Prepared {
             Ast::Ext(s)
                 if matches!(
                     s.as_ref(),
-                    ExtStatement::SelectLocking { .. }
-                        | ExtStatement::Merge(_)
-                        | ExtStatement::DeclareCursor { .. }
+                    ExtStatement::SelectLocking { .. } | ExtStatement::Merge(_) | ExtStatement::DeclareCursor { .. }
                 ) =>
             {
                 match binder.bind(statement, &declared)? {

@@ -70,9 +70,7 @@ impl Session {
         match bound {
             Statement::Query(query) => self.start_query(binder, &query, params).await.map(Outcome::Rows),
             Statement::Dml(dml) => self.run_dml(parsed, binder, *dml, types, params).await,
-            Statement::SelectLocking(locking) => {
-                self.select_locking(binder, &locking, params).await.map(Outcome::Rows)
-            }
+            Statement::SelectLocking(locking) => self.select_locking(binder, &locking, params).await.map(Outcome::Rows),
             Statement::Truncate { tables, .. } => {
                 self.truncate(binder, &tables).await?;
                 Outcome::tag("TRUNCATE TABLE")
@@ -218,7 +216,9 @@ impl Session {
             }
             // Checks the word first.
             self.settings.clone().set(name, value)?;
-            let level = value.unwrap_or_else(|| self.settings.text("default_transaction_isolation")).to_owned();
+            let level = value
+                .unwrap_or_else(|| self.settings.text("default_transaction_isolation"))
+                .to_owned();
             return self.set_isolation(&level);
         }
         if let Some((name, value)) = self.settings.set(name, value)? {

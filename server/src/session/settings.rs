@@ -175,7 +175,12 @@ static KNOWN: &[Known] = &[
     known("lc_collate", "C", Kind::Fixed, "Text order."),
     known("lc_ctype", "C", Kind::Fixed, "Character classes."),
     known("lc_messages", "C", Kind::Text, "Accepted without effect."),
-    known("deadlock_timeout", "1s", Kind::Text, "Accepted without effect: deadlocks are found at once."),
+    known(
+        "deadlock_timeout",
+        "1s",
+        Kind::Text,
+        "Accepted without effect: deadlocks are found at once.",
+    ),
     known("lc_monetary", "C", Kind::Text, "Accepted without effect."),
     known(
         "lock_timeout",

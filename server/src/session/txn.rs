@@ -190,7 +190,11 @@ impl Session {
 
     /// The level of the block. SERIALIZABLE gets REPEATABLE READ, and a notice.
     pub(super) fn set_isolation(&mut self, level: &str) -> Result<()> {
-        let shown = if level == "serializable" { "repeatable read" } else { level };
+        let shown = if level == "serializable" {
+            "repeatable read"
+        } else {
+            level
+        };
         self.settings.set("transaction_isolation", Some(shown))?;
         if let Some(block) = self.txn.block_mut() {
             block.isolation = isolation_of(level);
@@ -380,7 +384,10 @@ impl Session {
     fn end_of_block(&mut self) {
         self.portals.clear();
         let level = self.settings.text("default_transaction_isolation").to_owned();
-        for (name, value) in [("transaction_read_only", None), ("transaction_isolation", Some(level.as_str()))] {
+        for (name, value) in [
+            ("transaction_read_only", None),
+            ("transaction_isolation", Some(level.as_str())),
+        ] {
             if let Err(error) = self.settings.set(name, value) {
                 tracing::error!(code = error.code(), name, "a setting cannot be reset");
             }

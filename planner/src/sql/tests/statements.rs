@@ -36,7 +36,34 @@ fn outcome(catalog: &Arc<Catalog>, sql: &str) -> String {
             )
         }
         Ok(Statement::Query(q)) => format!("query ({}) {:?}", columns(&q.schema), q.params),
-        Ok(Statement::Dml(d)) => format!("{:?} ({}) {:?}", d.kind, columns(&d.query.schema), d.query.params),
+        Ok(Statement::Dml(d)) => {
+            let returning = d.returning.as_ref().map(|q| columns(&q.schema));
+            let conflict = d.on_conflict.as_ref().map(|on| format!(" on conflict {:?}", on.key));
+            format!(
+                "{:?} ({}) {:?}{}{}",
+                d.kind,
+                columns(&d.query.schema),
+                d.query.params,
+                conflict.unwrap_or_default(),
+                returning.map_or_else(String::new, |r| format!(" returning ({r})"))
+            )
+        }
+        Ok(Statement::CopyTo(c)) => format!("copy to ({}) {:?}", columns(&c.query.schema), c.format),
+        Ok(Statement::CopyFrom(c)) => {
+            let filter = if c.filter.is_some() { " where" } else { "" };
+            format!("copy from {:?} {:?}{filter}", c.columns, c.format)
+        }
+        Ok(Statement::SelectLocking(l)) => format!("query ({}) {:?}", columns(&l.query.schema), l.targets),
+        Ok(Statement::DeclareCursor {
+            name,
+            binary,
+            scroll,
+            hold,
+            query,
+        }) => format!(
+            "cursor {name} binary={binary} scroll={scroll:?} hold={hold} ({})",
+            columns(&query.schema)
+        ),
         Ok(Statement::ExplainQuery { analyze, .. }) => format!("explain analyze={analyze}"),
         Ok(Statement::Explain { lines }) => format!("explain {} lines", lines.len().min(1)),
         Ok(Statement::Drop {
@@ -210,7 +237,7 @@ fn dml_rows_are_the_change() {
         ),
         (
             "DELETE FROM u USING t WHERE t.id = u.t_id AND t.a = 10 AND u.x > 5",
-            "id integer | t_id integer | x integer | name text\n  2 | 1 | 7 | two\n",
+            "id integer | t_id integer | x integer | name text\n  2 | 1 | 7 | two | 1\n",
         ),
         (
             "DELETE FROM u WHERE name IS NULL",
