@@ -207,6 +207,10 @@ impl Db {
     }
 
     async fn write(&self, dml: &Dml) -> Outcome<u64> {
+        // What the server's sessions do beyond the rows of one query is tested there.
+        if dml.joined || dml.on_conflict.is_some() || dml.returning.is_some() {
+            return Err("0A000: the embedded session writes plain INSERT, UPDATE and DELETE only".to_owned());
+        }
         loop {
             let mut reads = dml.query.reads.clone();
             if !reads.contains(&dml.table) {
@@ -229,6 +233,7 @@ impl Db {
                 DmlKind::Insert => vec![Delta::inserts(part(0)?)],
                 DmlKind::Update => vec![Delta::inserts(part(0)?).negate(), Delta::inserts(part(n)?)],
                 DmlKind::Delete => vec![Delta::inserts(part(0)?).negate()],
+                DmlKind::Merge => return Err("0A000: the embedded session does not run MERGE".to_owned()),
             };
             if rows.num_rows() == 0 {
                 return Ok(0);

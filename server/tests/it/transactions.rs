@@ -44,15 +44,22 @@ async fn conflicting_blocks_and_failed_blocks() {
     a.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0)")
         .await
         .expect("create");
-    a.batch_execute("BEGIN; UPDATE t SET v = v + 1 WHERE id = 1")
-        .await
-        .expect("a");
-    b.batch_execute("BEGIN; UPDATE t SET v = v + 1 WHERE id = 1")
-        .await
-        .expect("b");
-    a.batch_execute("COMMIT").await.expect("first");
-    assert_eq!(code(&b.batch_execute("COMMIT").await.expect_err("second")), "40001");
-    assert_eq!(rows(&b, "SELECT v FROM t").await, ["1"]);
+    for (level, outcome, after) in [("REPEATABLE READ", Some("40001"), "1"), ("READ COMMITTED", None, "3")] {
+        for client in [&a, &b] {
+            client
+                .batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT v FROM t"))
+                .await
+                .expect("begin");
+        }
+        let update = "UPDATE t SET v = v + 1 WHERE id = 1";
+        a.batch_execute(update).await.expect("first");
+        // Waits for the first block, whose COMMIT is sent meanwhile.
+        let (second, committed) = tokio::join!(b.batch_execute(update), a.batch_execute("COMMIT"));
+        committed.expect("commit");
+        assert_eq!(second.err().map(|e| code(&e)).as_deref(), outcome, "{level}");
+        b.batch_execute("COMMIT").await.expect("end");
+        assert_eq!(rows(&b, "SELECT v FROM t").await, [after]);
+    }
     b.batch_execute("BEGIN").await.expect("begin");
     assert_eq!(
         code(&b.batch_execute("SELECT 1/0").await.expect_err("division")),
@@ -78,7 +85,7 @@ async fn conflicting_blocks_and_failed_blocks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn single_statements_are_retried() {
+async fn single_statements_take_turns() {
     let (_dir, levee) = fresh();
     let setup = levee.connect().await;
     setup
@@ -89,22 +96,18 @@ async fn single_statements_are_retried() {
     for _ in 0..3 {
         let client = levee.connect().await;
         writers.push(tokio::spawn(async move {
-            let mut done = 0;
             for _ in 0..10 {
-                match client.batch_execute("UPDATE t SET v = v + 1 WHERE id = 1").await {
-                    Ok(()) => done += 1,
-                    Err(e) => assert_eq!(code(&e), "40001"),
-                }
+                client
+                    .batch_execute("UPDATE t SET v = v + 1 WHERE id = 1")
+                    .await
+                    .expect("update");
             }
-            done
         }));
     }
-    let mut total = 0;
     for writer in writers {
-        total += writer.await.expect("writer");
+        writer.await.expect("writer");
     }
-    setup.batch_execute("FLUSH").await.expect("flush");
-    assert_eq!(rows(&setup, "SELECT v FROM t").await, [total.to_string()]);
+    assert_eq!(rows(&setup, "SELECT v FROM t").await, ["30"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
