@@ -234,6 +234,8 @@ impl Attributes<'_> {
             DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
             DataType::Int32 => (i32::MIN.into(), i32::MAX.into()),
             DataType::Decimal128(p, _) | DataType::Decimal256(p, _) => (-power(*p), power(*p)),
+            // Microseconds whose nanoseconds fit.
+            DataType::Interval(_) => (-i128::from(i64::MAX / 1000), i128::from(i64::MAX / 1000)),
             _ => (i64::MIN.into(), i64::MAX.into()),
         }
     }
@@ -248,7 +250,8 @@ impl Attributes<'_> {
         };
         let (least, greatest) = self.bounds();
         let default = |v: i64| -> i64 {
-            let fits = i128::from(v).checked_mul(10_i128.pow(scale.unsigned_abs().into()));
+            let power = 10_i128.checked_pow(scale.unsigned_abs().into());
+            let fits = power.and_then(|p| p.checked_mul(i128::from(v)));
             if fits.is_some_and(|v| v <= greatest) { v } else { 0 }
         };
         let min = self.unscaled("min", scale, 0)?;

@@ -13,8 +13,10 @@
 //!
 //! A driver never blocks a caller: it has threads of its own, and wakes who waits.
 
+pub mod datagen;
 pub mod decode;
 pub mod fetch;
+pub mod file;
 mod kafka;
 pub mod nexmark;
 
@@ -314,7 +316,7 @@ pub fn hidden_fields() -> [Field; 3] {
 }
 
 /// The connectors, for messages.
-const CONNECTORS: &str = "kafka, nexmark";
+const CONNECTORS: &str = "kafka, file, datagen, nexmark";
 
 /// Checks a source's options at CREATE and finds its first splits, with concrete start offsets. Blocks for a few seconds at most.
 ///
@@ -324,6 +326,8 @@ const CONNECTORS: &str = "kafka, nexmark";
 pub fn discover(def: &SourceDef) -> Result<Vec<SplitInfo>> {
     match def.connector.as_str() {
         "kafka" => kafka::discover(def),
+        "datagen" => datagen::discover(def),
+        "file" => file::discover(def),
         "nexmark" => nexmark::discover(&def.options),
         other => Err(unknown(other)),
     }
@@ -336,6 +340,8 @@ pub fn discover(def: &SourceDef) -> Result<Vec<SplitInfo>> {
 pub fn driver(def: &SourceDef, context: DriverContext) -> Result<Arc<dyn SourceDriver>> {
     match def.connector.as_str() {
         "kafka" => kafka::driver(def, context),
+        "datagen" => datagen::driver(def),
+        "file" => file::driver(def, context),
         "nexmark" => nexmark::driver(&def.options),
         other => Err(unknown(other)),
     }
