@@ -12,9 +12,9 @@ use std::sync::Arc;
 use super::place;
 use super::props;
 use super::rel::{Rel, RelOp};
+use crate::Result;
 use crate::catalog::SourceDef;
 use crate::plan::{ObjectId, PLAN_VERSION, StreamPlan};
-use crate::{PlanError, Result};
 
 /// From the table's own source to its stored rows.
 ///
@@ -42,14 +42,8 @@ pub fn plan_ingest(table: ObjectId, name: &str, def: &SourceDef) -> Result<Strea
             props::leaf(true, Vec::new(), None),
         );
         Rel::union(vec![source, writes], Arc::clone(&def.schema))
-    } else if def.connector == "kafka" {
-        Rel::keyed_source((table, name), def, &projection, Some(writes))?
     } else {
-        return Err(PlanError::unsupported(format!(
-            "a primary key of a table with connector \"{}\" is not supported",
-            def.connector
-        ))
-        .hint("Leave the key out, or CREATE SOURCE with a view over it."));
+        Rel::keyed_source((table, name), def, &projection, Some(writes))?
     };
     Ok(StreamPlan {
         version: PLAN_VERSION,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use levee_planner::catalog::SourceDef;
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
@@ -313,6 +313,31 @@ pub fn hidden_fields() -> [Field; 3] {
         Field::new("_lane", DataType::Int64, false),
         Field::new("_offset", DataType::Int64, false),
     ]
+}
+
+/// Columns of what a reader delivers: those of the source, then [`hidden_fields`].
+///
+/// # Errors
+/// There is no such column.
+fn projected(schema: &SchemaRef, projection: &[usize]) -> Result<SchemaRef> {
+    let hidden = hidden_fields();
+    let width = schema.fields().len();
+    let fields = projection
+        .iter()
+        .map(|&column| match column.checked_sub(width) {
+            None => Ok(schema.field(column).clone()),
+            Some(i) => hidden
+                .get(i)
+                .cloned()
+                .ok_or_else(|| RuntimeError::internal(format!("a source has no column {column}"))),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+/// The hidden column `lane` of a range's rows.
+fn lane(range: &SplitRange) -> i64 {
+    i64::from(range.generation) << 32 | i64::from(range.split)
 }
 
 /// The connectors, for messages.

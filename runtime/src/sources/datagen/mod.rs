@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use levee_planner::catalog::SourceDef;
 use levee_planner::connectors::datagen::DatagenOptions;
 
 use self::columns::{Rows, column};
-use super::{CutRequest, RangePoll, RangeReader, Share, SourceDriver, SplitInfo, SplitRange};
+use super::{CutRequest, RangePoll, RangeReader, Share, SourceDriver, SplitInfo, SplitRange, lane, projected};
 use crate::coordinator::{Clock, SystemClock};
 use crate::{Delta, Result, RuntimeError};
 
@@ -130,11 +130,12 @@ impl SourceDriver for Datagen {
         };
         let (at, to) = share.part(range.from, range.to);
         Ok(Box::new(Reader {
-            schema: Arc::new(self.schema.project(projection)?),
+            schema: projected(&self.schema, projection)?,
             projection: projection.to_vec(),
             options: Arc::clone(&self.options),
             base_us,
             split: u64::from(range.split),
+            lane: lane(range),
             at,
             to,
         }))
@@ -154,8 +155,21 @@ struct Reader {
     options: Arc<DatagenOptions>,
     base_us: i64,
     split: u64,
+    lane: i64,
     at: u64,
     to: u64,
+}
+
+impl Reader {
+    /// One of the [`hidden_fields`](super::hidden_fields).
+    fn hidden(&self, number: usize, n: usize) -> Result<ArrayRef> {
+        Ok(match number {
+            0 => Arc::new(BooleanArray::from(vec![false; n])),
+            1 => Arc::new(Int64Array::from_value(self.lane, n)),
+            2 => Arc::new((self.at..).take(n).map(u64::cast_signed).collect::<Int64Array>()),
+            _ => return Err(RuntimeError::internal(format!("datagen has no hidden column {number}"))),
+        })
+    }
 }
 
 impl RangeReader for Reader {
@@ -175,14 +189,11 @@ impl RangeReader for Reader {
                 rate => rate,
             },
         };
-        let columns = self
-            .projection
-            .iter()
-            .zip(self.schema.fields())
-            .map(|(number, field)| {
-                let spec = self.options.fields.get(*number);
-                let spec = spec.ok_or_else(|| RuntimeError::internal(format!("datagen has no column {number}")))?;
-                column(&rows, *number, spec, field.data_type())
+        let columns = self.projection.iter().zip(self.schema.fields());
+        let columns = columns
+            .map(|(number, field)| match self.options.fields.get(*number) {
+                Some(spec) => column(&rows, *number, spec, field.data_type()),
+                None => self.hidden(number - self.options.fields.len(), rows.n),
             })
             .collect::<Result<Vec<_>>>()?;
         self.at += n;

@@ -7,12 +7,16 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use crate::memory::{Holder, Share};
+
 /// Size of a block; the last one of a file may be shorter.
 pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 
 /// Blocks by (split, number), the longest unused forgotten first.
 pub(super) struct Blocks {
     budget: usize,
+    /// Where the process keeps its accounts.
+    memory: Holder,
     state: Mutex<State>,
 }
 
@@ -26,9 +30,10 @@ struct State {
 }
 
 impl Blocks {
-    pub(super) fn new(budget: usize) -> Self {
+    pub(super) fn new(budget: usize, memory: Holder) -> Self {
         Self {
             budget,
+            memory,
             state: Mutex::default(),
         }
     }
@@ -54,13 +59,20 @@ impl Blocks {
         }
         state.bytes += bytes.len();
         state.uses.insert(now, (split, block));
-        while state.bytes > self.budget
+        // When all sources together hold too much, each keeps less.
+        let budget = if self.memory.governor().over(Share::Sources) {
+            self.budget / 4
+        } else {
+            self.budget
+        };
+        while state.bytes > budget
             && let Some((_, oldest)) = state.uses.pop_first()
         {
             if let Some((gone, _)) = state.blocks.remove(&oldest) {
                 state.bytes -= gone.len();
             }
         }
+        self.memory.set(state.bytes);
     }
 }
 
@@ -78,10 +90,11 @@ pub(super) fn copy(block: &Bytes, from: u64, buffer: &mut [u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Governor;
 
     #[test]
     fn the_longest_unused_block_goes_first() {
-        let blocks = Blocks::new(25);
+        let blocks = Blocks::new(25, Governor::new(1 << 20).holder(Share::Sources));
         let ten = |b: u8| Bytes::from(vec![b; 10]);
         blocks.put(0, 0, &ten(0));
         blocks.put(0, 1, &ten(1));

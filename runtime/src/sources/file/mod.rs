@@ -158,6 +158,10 @@ impl Shared {
             Encoding::Native => return Err(RuntimeError::internal("a file source without an encoding")),
         };
         let threads = Arc::new(Threads::new()?);
+        let blocks = |context: &DriverContext| {
+            let memory = context.governor.holder(crate::memory::Share::Sources);
+            Blocks::new(context.buffer_bytes / 2, memory)
+        };
         Ok(Self {
             store: Store::new(&options, threads.handle()?)?,
             def: def.clone(),
@@ -165,8 +169,8 @@ impl Shared {
             compression: options.compression,
             refresh: options.refresh,
             threads,
-            raw_blocks: Arc::new(Blocks::new(context.buffer_bytes / 2)),
-            text_blocks: Arc::new(Blocks::new(context.buffer_bytes / 2)),
+            raw_blocks: Arc::new(blocks(&context)),
+            text_blocks: Arc::new(blocks(&context)),
             context,
             open: Mutex::default(),
             state: Mutex::new(State::default()),

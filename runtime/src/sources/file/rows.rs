@@ -29,7 +29,7 @@ use super::pull::Pull;
 use super::scan::Position;
 use super::store::{Content, Listed, Reading, Trouble};
 use super::text::{Output, assemble, outputs};
-use crate::sources::{DeadLetter, Share, SplitRange};
+use crate::sources::{DeadLetter, Share, SplitRange, projected};
 use crate::{Delta, Result, RuntimeError};
 
 const BATCH_ROWS: usize = 8192;
@@ -345,8 +345,8 @@ impl RowReader {
             split: range.split,
             at,
             to,
-            outputs: outputs(&shared.def, projection)?,
-            schema: Arc::new(shared.def.schema.project(projection)?),
+            outputs: outputs(&shared.def, range, projection)?,
+            schema: projected(&shared.def.schema, projection)?,
             shared: Arc::clone(shared),
             open: None,
         })
@@ -400,6 +400,7 @@ impl Pull for RowReader {
                 Some(batch) => batch.map_err(|e| self.unreadable(e))?,
                 None => return Err(damaged(&self.file.name, "it has fewer rows than its footer says").into_error()),
             };
+            fail::fail_point!("source::read");
             let rows = self.convert(&batch, &open.wanted)?;
             self.at += batch.num_rows() as u64;
             self.open = Some(open);
@@ -461,10 +462,10 @@ impl RowReader {
         broken.iter().for_each(|(row, _)| keep[*row] = false);
         let letters = broken.into_iter().map(|(row, reason)| DeadLetter {
             split: self.split,
-            split_name: self.file.name.clone(),
             offset: first + row as u64,
             reason,
-            bytes: Vec::new(),
+            key: None,
+            value: None,
             timestamp_us: None,
         });
         (self.shared.context.dead_letters)(letters.collect());

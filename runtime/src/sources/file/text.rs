@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, StringArray};
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, StringArray};
 use arrow::datatypes::SchemaRef;
 use levee_planner::catalog::{Include, SourceDef};
 
@@ -11,7 +11,7 @@ use super::pull::Pull;
 use super::store::{Listed, changed};
 use super::{Form, Shared};
 use crate::sources::decode::{Decoded, Decoder, Record};
-use crate::sources::{DeadLetter, Share, SplitRange};
+use crate::sources::{DeadLetter, Share, SplitRange, lane, projected};
 use crate::{Delta, Result, RuntimeError};
 
 /// Records decoded at once.
@@ -26,20 +26,27 @@ pub(super) enum Output {
     Path,
     /// The record's offset.
     Offset,
+    /// Of [`hidden_fields`](crate::sources::hidden_fields): no record of a file deletes, and later files are newer.
+    NoDelete,
+    Lane(i64),
 }
 
 /// Where the projected columns come from.
-pub(super) fn outputs(def: &SourceDef, projection: &[usize]) -> Result<Vec<Output>> {
+pub(super) fn outputs(def: &SourceDef, range: &SplitRange, projection: &[usize]) -> Result<Vec<Output>> {
+    let width = def.schema.fields().len();
     projection
         .iter()
         .map(|column| match def.includes.get(column) {
             Some(Include::Partition) => Ok(Output::Path),
             Some(Include::Offset) => Ok(Output::Offset),
             Some(other) => Err(RuntimeError::internal(format!("a file has no {other:?}"))),
-            None if *column < def.schema.fields().len() => {
-                Ok(Output::Payload(column - def.includes.range(..column).count()))
-            }
-            None => Err(RuntimeError::internal(format!("a file source has no column {column}"))),
+            None if *column < width => Ok(Output::Payload(column - def.includes.range(..column).count())),
+            None => match column - width {
+                0 => Ok(Output::NoDelete),
+                1 => Ok(Output::Lane(lane(range))),
+                2 => Ok(Output::Offset),
+                _ => Err(RuntimeError::internal(format!("a file source has no column {column}"))),
+            },
         })
         .collect()
 }
@@ -60,6 +67,8 @@ pub(super) fn assemble(
                 Output::Payload(column) => payload(*column)?,
                 Output::Path => Arc::new(StringArray::from_iter_values(std::iter::repeat_n(path, rows))) as ArrayRef,
                 Output::Offset => Arc::new(offsets()),
+                Output::NoDelete => Arc::new(BooleanArray::from(vec![false; rows])),
+                Output::Lane(lane) => Arc::new(Int64Array::from_value(*lane, rows)),
             })
         })
         .collect::<Result<Vec<_>>>()?;
@@ -107,8 +116,8 @@ impl TextReader {
             range: *range,
             records: None,
             decoder: Decoder::new(&shared.def)?,
-            outputs: outputs(&shared.def, projection)?,
-            schema: Arc::new(shared.def.schema.project(projection)?),
+            outputs: outputs(&shared.def, range, projection)?,
+            schema: projected(&shared.def.schema, projection)?,
             shared: Arc::clone(shared),
             skip,
             left,
@@ -173,6 +182,7 @@ impl Pull for TextReader {
                     Some(_) => Err(changed(&self.file.name).into_error()),
                 };
             }
+            fail::fail_point!("source::read");
             let n = records.spans().len() as u64;
             if self.skip >= n {
                 self.skip -= n;
@@ -197,10 +207,10 @@ impl Pull for TextReader {
             if !decoded.failed.is_empty() {
                 let letters = decoded.failed.iter().map(|failure| DeadLetter {
                     split: self.range.split,
-                    split_name: self.file.name.clone(),
                     offset: offset(failure.record),
                     reason: failure.reason.clone(),
-                    bytes: records.bytes(spans[failure.record as usize]).to_vec(),
+                    key: None,
+                    value: Some(records.bytes(spans[failure.record as usize]).to_vec()),
                     timestamp_us: None,
                 });
                 (self.shared.context.dead_letters)(letters.collect());
