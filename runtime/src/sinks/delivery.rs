@@ -90,6 +90,11 @@ impl StopWatch {
         Self(watch::Sender::new(false).subscribe())
     }
 
+    /// It was told.
+    pub fn stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Runs `work` until it is done, the time is up, or the sink is stopped.
     ///
     /// # Errors

@@ -28,6 +28,7 @@ pub mod delivery;
 mod file;
 mod format;
 mod journal;
+mod kafka;
 mod postgres;
 #[cfg(test)]
 mod tests;
@@ -165,6 +166,7 @@ pub fn target(def: &SinkDef, stop: delivery::StopWatch) -> Result<Box<dyn Target
     Ok(match def.connector.as_str() {
         "blackhole" => Box::new(blackhole::Blackhole),
         "file" => Box::new(file::FileTarget::new(def, stop)?),
+        "kafka" => Box::new(kafka::KafkaTarget::new(def, stop)?),
         "postgres" => Box::new(postgres::PostgresTarget::new(def, stop)?),
         other => return Err(unknown(other)),
     })
@@ -179,6 +181,7 @@ pub fn check(def: &SinkDef) -> Result<()> {
     match def.connector.as_str() {
         "blackhole" => Ok(()),
         "file" => file::check(def),
+        "kafka" => kafka::check(def),
         "postgres" => postgres::check(def),
         other => Err(unknown(other)),
     }

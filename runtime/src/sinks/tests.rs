@@ -101,7 +101,7 @@ impl Target for Memory {
     }
 }
 
-fn definition(connector: &str) -> SinkDef {
+pub(super) fn definition(connector: &str) -> SinkDef {
     let schema = Arc::new(Schema::new(vec![
         Field::new("k", DataType::Int64, false),
         Field::new("v", DataType::Int64, false),
