@@ -14,10 +14,10 @@ build: setup ## the levee binary, in the one profile that everything uses
 	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
-.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-docs test-crash test-oracle test-blast test-bad-input test-power test-property bless
+.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full bless
 
 # In the order in which they fail fastest; `.ci/run` runs the same list.
-TEST_PARTS := setup test-fmt test-lint test-rust test-client test-docs
+TEST_PARTS := setup test-fmt test-lint test-rust test-client test-sinks test-docs
 
 test: $(TEST_PARTS) ## everything that CI runs
 
@@ -61,6 +61,14 @@ test-power: setup test-binary ## power loss at every IO step, torn writes
 
 test-property: setup ## a longer property run: LEVEE_SEED, LEVEE_CASES
 	$(ENV) LEVEE_CASES=$${LEVEE_CASES:-2000} cargo test --workspace --test system -- --nocapture property
+
+# Kafka's part needs a JDK and Maven; tools/kafka.sh fetches the broker.
+test-sinks: test-binary ## sinks to files, PostgreSQL and Kafka, exactly once under a few kills; FLAGS='--targets file --kills 3'
+	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/sinks/run.py --kills 6 --targets file,postgres $(FLAGS)
+
+test-sinks-full: setup test-binary ## the same with 20 kills, Kafka among the targets
+	$(ENV) tools/kafka.sh fetch
+	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/sinks/run.py --kills 20 --targets file,postgres,kafka $(FLAGS)
 
 bless: setup ## writes PostgreSQL's answers into the case files
 	$(ENV) LEVEE_BLESS=1 cargo test --workspace --test system -- --nocapture cases::against_postgres

@@ -394,7 +394,7 @@ impl Worker {
     /// Whether the target has the step from epoch `from` to `to` already.
     fn has(&self, from: u64, to: Marker) -> Result<bool, TargetError> {
         let Some(found) = self.found else {
-            return Ok(false);
+            return self.follows(to);
         };
         if to <= found {
             return Ok(true);
@@ -409,6 +409,16 @@ impl Worker {
             let place = begin.map_or_else(|| "from its beginning".to_owned(), |b| format!("after epoch {b}"));
             return Err(TargetError::Lost(format!(
                 "the target stands at epoch {found}, but this database goes on {place} with a step up to epoch {to}"
+            )));
+        }
+        self.follows(to)
+    }
+
+    /// The target does not have a step; then it lies after all that was delivered in this life.
+    fn follows(&self, to: Marker) -> Result<bool, TargetError> {
+        if self.gathered_to.or(self.delivered).is_some_and(|d| d >= to) {
+            return Err(TargetError::Lost(format!(
+                "changes of epoch {to} came after it was delivered"
             )));
         }
         Ok(false)

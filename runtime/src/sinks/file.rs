@@ -38,6 +38,9 @@ use crate::{Result, RuntimeError};
 /// What every sink's files begin with.
 const PREFIX: &str = "levee-";
 
+/// The time-out grows with a file by what a slow bucket takes.
+const BYTES_PER_MS_MIN: u64 = 1000;
+
 /// Connector `file`.
 pub(super) struct FileTarget {
     identity: String,
@@ -349,11 +352,12 @@ impl Bucket {
 
     fn put(&self, name: &str, bytes: Vec<u8>) -> TargetResult<()> {
         let location = self.prefix.clone().join(name);
+        let allowed = self.timeout + Duration::from_millis(bytes.len() as u64 / BYTES_PER_MS_MIN);
         let work = async {
             let put = self.store.put(&location, bytes.into()).await;
             put.map(|_| ()).map_err(TargetError::retry)
         };
         self.runtime
-            .block_on(self.stop.guard(self.timeout, "writing to the bucket", work))
+            .block_on(self.stop.guard(allowed, "writing to the bucket", work))
     }
 }

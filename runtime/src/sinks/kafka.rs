@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 
 use levee_planner::catalog::{Encoding, SinkDef, SourceFormat};
 use rdkafka::ClientConfig;
+use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
-use rdkafka::ClientContext;
 
 use super::changes::{Change, Op};
 use super::delivery::StopWatch;

@@ -38,6 +38,9 @@ const PIECE_BYTES: usize = 1 << 20;
 /// More rows than this are counted before they are joined to the target: a temporary table has no statistics by itself.
 const ANALYZE_ROWS: usize = 10_000;
 
+/// The time-out grows with a step by what a slow target takes.
+const ROWS_PER_MS_MIN: u64 = 2;
+
 /// Connector `postgres`.
 pub(super) struct PostgresTarget {
     identity: String,
@@ -260,8 +263,14 @@ impl Target for PostgresTarget {
         let Some(mut client) = self.client.take() else {
             return Err(TargetError::Retry("not connected".to_owned()));
         };
+        let rows = changes.iter().map(|c| c.changes.len() as u64).sum::<u64>();
+        let allowed = self.timeout + Duration::from_millis(rows / ROWS_PER_MS_MIN);
         let work = async {
             let transaction = client.transaction().await.map_err(retry)?;
+            if rows >= ANALYZE_ROWS as u64 {
+                let sql = format!("SET LOCAL statement_timeout = {}", allowed.as_millis());
+                transaction.batch_execute(&sql).await.map_err(retry)?;
+            }
             let (owner, found) = position(&transaction, &self.names).await?;
             if owner.as_deref() != Some(self.identity.as_str()) {
                 return Err(lost(&self.names, owner.as_deref()));
@@ -280,7 +289,7 @@ impl Target for PostgresTarget {
         };
         let wrote = self
             .runtime
-            .block_on(self.stop.guard(self.timeout, "writing to PostgreSQL", work));
+            .block_on(self.stop.guard(allowed, "writing to PostgreSQL", work));
         if wrote.is_ok() {
             self.client = Some(client);
         }

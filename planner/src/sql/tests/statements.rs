@@ -142,6 +142,30 @@ fn statements_become_what_the_golden_says() {
     assert_eq!(out, std::fs::read_to_string(&path).unwrap());
 }
 
+/// What sinks become: mode, format, encoding, key; `LEVEE_BLESS=1` rewrites the file.
+#[test]
+fn sinks_become_what_the_golden_says() {
+    let path = super::path("sinks.golden");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let catalog = sample();
+    let mut out = String::new();
+    for statement in text.lines().filter_map(|l| l.strip_prefix("> ")) {
+        let parsed = parse(statement).and_then(|p| binder(&catalog).bind(&p[0], &[]));
+        let shown = match parsed {
+            Ok(Statement::Create { object, .. }) => match object.kind {
+                ObjectKind::Sink(s) => format!("{:?} {:?} {:?} key {:?}", s.mode, s.format, s.encode, s.key),
+                _ => String::new(),
+            },
+            _ => outcome(&catalog, statement),
+        };
+        out.push_str(&format!("> {statement}\n{shown}\n"));
+    }
+    if std::env::var("LEVEE_BLESS").is_ok() {
+        std::fs::write(&path, &out).unwrap();
+    }
+    assert_eq!(out, std::fs::read_to_string(&path).unwrap());
+}
+
 #[test]
 fn create_table_keeps_types_keys_and_defaults() {
     let c =
