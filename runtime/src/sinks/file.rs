@@ -361,3 +361,96 @@ impl Bucket {
             .block_on(self.stop.guard(allowed, "writing to the bucket", work))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, Int64Array};
+    use arrow::datatypes::Int64Type;
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+    use super::*;
+    use crate::Delta;
+
+    fn definition(dir: &Path, encode: Encoding) -> SinkDef {
+        let mut def = super::super::tests::definition("file");
+        def.encode = encode;
+        let path = dir.display().to_string();
+        def.options.insert("path".to_owned(), path);
+        def
+    }
+
+    fn changes() -> Changes {
+        let column = |values: Vec<i64>| Arc::new(Int64Array::from(values)) as ArrayRef;
+        let schema = super::super::tests::definition("file").schema;
+        let batch = RecordBatch::try_new(schema, vec![column(vec![1, 1, 2, 3]), column(vec![5, 6, 7, 8])]).unwrap();
+        Changes::new(&Delta::new(batch, vec![-1, 1, 1, -1]), &[0], SinkMode::Upsert).unwrap()
+    }
+
+    fn target(def: &SinkDef) -> FileTarget {
+        FileTarget::new(def, StopWatch::never()).unwrap()
+    }
+
+    #[test]
+    fn names_carry_the_marker() {
+        let dir = tempfile::tempdir().unwrap();
+        let def = definition(dir.path(), Encoding::Json);
+        let mut sink = target(&def);
+        assert_eq!(sink.open(true).unwrap(), None);
+        let part = Marker { epoch: 4, part: 65_536 };
+        sink.write(None, part, &[changes()]).unwrap();
+        assert_eq!(target(&def).open(false).unwrap(), Some(part));
+        sink.write(Some(part), Marker::whole(12), &[changes()]).unwrap();
+        assert_eq!(target(&def).open(false).unwrap(), Some(Marker::whole(12)));
+        let name = "levee-0000000000000007-0000000000000004_0000000000065536-0000000000000012.json";
+        let text = std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(
+            text,
+            "{\"__op\":\"update\",\"k\":1,\"v\":6}\n{\"__op\":\"insert\",\"k\":2,\"v\":7}\n{\"__op\":\"delete\",\"k\":3,\"v\":8}\n"
+        );
+    }
+
+    #[test]
+    fn what_was_not_finished_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let def = definition(dir.path(), Encoding::Json);
+        let unfinished = dir
+            .path()
+            .join(".levee-0000000000000007-0000000000000000-0000000000000009.json");
+        std::fs::write(&unfinished, "{").unwrap();
+        assert_eq!(target(&def).open(false).unwrap(), None);
+        assert!(!unfinished.exists());
+    }
+
+    #[test]
+    fn another_sinks_directory_is_refused_unless_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut def = definition(dir.path(), Encoding::Csv);
+        target(&def).write(None, Marker::whole(3), &[changes()]).unwrap();
+        def.incarnation = 8;
+        assert!(matches!(target(&def).open(true), Err(TargetError::Lost(_))));
+        assert!(check(&def).is_err());
+        def.options.insert("take_over".to_owned(), "true".to_owned());
+        assert_eq!(target(&def).open(true).unwrap(), None);
+    }
+
+    #[test]
+    fn parquet_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let def = definition(dir.path(), Encoding::Parquet);
+        target(&def)
+            .write(None, Marker::whole(3), &[changes(), changes()])
+            .unwrap();
+        let path = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+        let reader = ParquetRecordBatchReaderBuilder::try_new(std::fs::File::open(path).unwrap());
+        let batches: Vec<RecordBatch> = reader.unwrap().build().unwrap().map(Result::unwrap).collect();
+        let ops: Vec<_> = batches
+            .iter()
+            .flat_map(|b| b.column(0).as_string::<i32>().iter().flatten())
+            .collect();
+        let values = batches
+            .iter()
+            .flat_map(|b| b.column(2).as_primitive::<Int64Type>().values().iter().copied());
+        assert_eq!(ops, ["update", "insert", "delete", "update", "insert", "delete"]);
+        assert_eq!(values.collect::<Vec<_>>(), [6, 7, 8, 6, 7, 8]);
+    }
+}

@@ -53,8 +53,8 @@ impl FromIterator<u8> for VnodeSet {
 ///
 /// * entries that a merged file at the beginning of a region's list replaces, in older files that another region still
 ///   lists, are removed before that file comes in;
-/// * a file with entries of a region beyond its version is copied without them. That is rare: a region starts at an older
-///   version only if a subscriber lagged behind it.
+/// * a file with entries of a region that had gone beyond its version, now or at an earlier restart, is copied without them. That
+///   is rare: a region starts at an older version only if a subscriber lagged behind it.
 pub fn load(store: &CheckpointStore, tier: &Arc<Tier>, manifest: &Manifest, chosen: &BTreeMap<u32, u64>) -> Result<()> {
     let mut lists: BTreeMap<u32, &[FileId]> = BTreeMap::new();
     let mut files: BTreeMap<FileId, FileMeta> = BTreeMap::new();
@@ -79,9 +79,10 @@ pub fn load(store: &CheckpointStore, tier: &Arc<Tier>, manifest: &Manifest, chos
         seen.extend(&file.regions);
         let path = tier.incoming_path();
         store.objects.fetch(&file.id.name(), &path)?;
+        // Not listed, though the region's list has begun: it went back behind this file at an earlier restart, or now.
         let beyond = |region: &u32| {
             let list = lists.get(region);
-            list.is_some_and(|list| list.last().is_some_and(|last| *last < file.id))
+            list.is_some_and(|list| list.first().is_some_and(|first| *first < file.id) && !list.contains(&file.id))
         };
         let beyond: BTreeSet<u32> = file.regions.iter().copied().filter(beyond).collect();
         if beyond.is_empty() {

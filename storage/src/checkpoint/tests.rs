@@ -567,6 +567,24 @@ fn loading_leaves_out_what_a_region_does_not_list() {
                 "seed {seed}"
             );
         }
+        // Region 3 goes on from its fourth version, while region 4 keeps the files that hold what region 3 had done beyond.
+        let back = BTreeMap::from([(1, 9), (2, 1), (3, 4), (4, 9)]);
+        let mut later = manifest.clone();
+        later.rewind(&back);
+        let kept = back
+            .iter()
+            .flat_map(|(region, epoch)| of_region(&snapshots[epoch], *region));
+        let mut model: Model = kept.collect();
+        let file = store.put_delta(change(&mut random, &mut model, &[3, 4], 60)).unwrap();
+        extend(&mut later, 3, 10, &file);
+        extend(&mut later, 4, 10, &file);
+        later.number = 2;
+        store.commit(&later).unwrap();
+        let newest = BTreeMap::from([(1, 9), (2, 1), (3, 10), (4, 10)]);
+        let restore = Restore::open(&store, &later, &newest).unwrap();
+        for region in newest.keys() {
+            assert_eq!(scan(&restore, *region), of_region(&model, *region), "seed {seed}");
+        }
         manifest.rewind(&chosen);
         assert_eq!(manifest.regions[&3].last().unwrap().epoch, 4);
         assert!(!manifest.regions.contains_key(&4));
