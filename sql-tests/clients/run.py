@@ -209,4 +209,5 @@ def main():
         server.remove()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ use levee_planner::catalog::{CatalogOp, ObjectKind, TableDef};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{self, BindSettings, Binder, Dml, DmlKind, Query, Statement, SystemTables, pg_session_state};
 use levee_runtime::coordinator::{CatalogChange, CommitRequest, Engine, EngineConfig, ReadSnapshot, SystemClock};
+use levee_runtime::relation::OwnChanges;
 use levee_runtime::{Delta, RuntimeError};
 use levee_server::error::SqlError;
 use levee_server::types::encode::{TextStyle, value_text};
@@ -440,7 +441,9 @@ fn check_keys(table: &TableDef, snapshot: &ReadSnapshot, id: ObjectId, net: &Del
         .map_err(|e| format!("XX000: {e}"))?;
     let distinct: HashSet<&[u8]> = rows.iter().map(|r| r.data()).collect();
     let copies = new.diff_iter().any(|d| d > 1);
-    let relation = snapshot.relations[&id].with_changes(&[old]).map_err(text)?;
+    let mut own = OwnChanges::default();
+    own.take(&snapshot.relations[&id], &[old]).map_err(text)?;
+    let relation = snapshot.relations[&id].with_changes(&own);
     let taken = relation.contains_keys(&keys).map_err(text)?;
     if copies || distinct.len() < keys.num_rows() || taken.true_count() > 0 {
         return Err("23505: duplicate key value violates unique constraint".into());

@@ -5,6 +5,7 @@ use sqlparser::ast::{
 };
 
 use super::alter::Definition;
+use super::create_as::CreateAs;
 use super::{Options, Parsed};
 use crate::catalog::Include;
 
@@ -311,6 +312,8 @@ pub enum ExtStatement {
     Definition(Box<Definition>),
     /// COPY.
     Copy(Copy),
+    /// CREATE TABLE … AS.
+    CreateTableAs(CreateAs),
     /// MERGE.
     Merge(Box<Merge>),
     /// TRUNCATE.

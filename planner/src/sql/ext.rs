@@ -19,7 +19,10 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
     let first = words.get(0);
     let second = words.get(1);
     let statement = match (first, second) {
-        ("create", _) => return create(p, cx, &words),
+        ("create", _) => match super::create_as::create_as(p, cx)? {
+            Some(statement) => statement,
+            None => return create(p, cx, &words),
+        },
         ("drop", _) => return drop(p, cx, &words),
         ("copy", _) => super::copy::copy(p, cx)?,
         ("explain", _) => return explain(p, cx).map(Some),

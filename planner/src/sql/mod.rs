@@ -16,6 +16,7 @@ mod calls;
 mod changed;
 mod conflict;
 mod copy;
+mod create_as;
 mod cursors;
 pub mod datetime;
 mod ddl;
@@ -59,6 +60,7 @@ pub use bind::bind_params;
 pub use changed::{CHANGED, changed_schema};
 pub use conflict::OnConflict;
 pub use copy::{CopyFormat, CopyFrom, CopyHeader, CopyKind, CopyTo};
+pub use create_as::CreateTableAs;
 pub use errors::{map_arrow_error, map_df_error};
 pub use locking::{LockTarget, LockingQuery, take_limit};
 pub use merge::MergeOutcome;
@@ -123,6 +125,8 @@ pub enum Statement {
     CopyFrom(CopyFrom),
     /// COPY … TO STDOUT.
     CopyTo(CopyTo),
+    /// CREATE TABLE … AS, SELECT … INTO.
+    CreateTableAs(CreateTableAs),
     /// TRUNCATE.
     Truncate {
         /// Tables, each once.

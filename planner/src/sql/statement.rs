@@ -41,6 +41,9 @@ impl Binder {
     fn bind_sql(&self, s: &Sql, text: &str, params: &[Option<DataType>]) -> Result<Statement> {
         match s {
             Sql::Query(q) => {
+                if let Some(c) = super::create_as::select_into(q) {
+                    return self.create_table_as(&c, text, params);
+                }
                 let bound = self.bind_query(q, text, self.batch(), params)?;
                 Ok(Statement::Query(self.query_of(bound, params)?))
             }
@@ -69,6 +72,7 @@ impl Binder {
             ExtStatement::Definition(d) => return self.definition(d, text),
             ExtStatement::Copy(c) if c.to => Statement::CopyTo(self.copy_to(c, text)?),
             ExtStatement::Copy(c) => Statement::CopyFrom(self.copy_from(c, text)?),
+            ExtStatement::CreateTableAs(c) => return self.create_table_as(c, text, params),
             ExtStatement::Merge(m) => Statement::Dml(Box::new(self.merge(m, text, params)?)),
             ExtStatement::Truncate {
                 names,

@@ -16,19 +16,22 @@
 
 mod base;
 mod order;
+mod own;
 mod provider;
 mod snapshot;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::SchemaRef;
+use arrow::row::Rows;
 use levee_planner::plan::ObjectId;
 use parking_lot::RwLock;
 
 pub use base::Base;
 pub use order::RowOrder;
+pub use own::OwnChanges;
 pub use provider::SnapshotTable;
 pub use snapshot::{RelationSnapshot, has_duplicate_keys};
 
@@ -48,6 +51,45 @@ pub struct Run {
     pub to: u64,
     /// Change.
     pub delta: Delta,
+    encoded: OnceLock<Rows>,
+}
+
+/// Runs of more rows are encoded anew for each lookup: what is kept takes as much memory as the rows.
+const ENCODED_ROWS_MAX: usize = 65_536;
+
+impl Run {
+    /// A run.
+    pub(crate) fn new(seq: u64, from: u64, to: u64, delta: Delta) -> Self {
+        Self {
+            seq,
+            from,
+            to,
+            delta,
+            encoded: OnceLock::new(),
+        }
+    }
+
+    /// The rows of the run whose encoding starts with `prefix`: first and number. Statements look for keys in the same few runs over
+    /// and over, so a run's encoding is kept.
+    fn find(&self, order: &RowOrder, prefix: &[u8]) -> Result<(usize, usize)> {
+        if let Some(rows) = self.encoded.get() {
+            return Ok(range_of(rows, prefix));
+        }
+        let rows = order.encode(&self.delta.batch)?;
+        if rows.num_rows() > ENCODED_ROWS_MAX {
+            return Ok(range_of(&rows, prefix));
+        }
+        Ok(range_of(self.encoded.get_or_init(|| rows), prefix))
+    }
+}
+
+fn range_of(rows: &Rows, prefix: &[u8]) -> (usize, usize) {
+    let start = base::partition(rows, 0, rows.num_rows(), prefix);
+    let mut end = start;
+    while end < rows.num_rows() && rows.row(end).data().starts_with(prefix) {
+        end += 1;
+    }
+    (start, end - start)
 }
 
 /// One region's materialized rows, readable at any epoch from the base's on.
@@ -164,7 +206,7 @@ impl Relation {
         if let Some(delta) = delta.filter(|d| d.num_rows() > 0) {
             state.seq += 1;
             let seq = state.seq;
-            state.runs.push_back(Arc::new(Run { seq, from, to, delta }));
+            state.runs.push_back(Arc::new(Run::new(seq, from, to, delta)));
         }
         state.frontier = state.frontier.max(to);
     }

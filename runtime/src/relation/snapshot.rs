@@ -9,9 +9,13 @@ use datafusion::catalog::TableProvider;
 
 use super::base::{Base, expand};
 use super::order::RowOrder;
+use super::own::OwnChanges;
 use super::provider::SnapshotTable;
 use super::{Run, consolidate_runs};
 use crate::{Delta, Result};
+
+/// Up to this number keys are looked up in each run; more are met with all keys of the runs at once.
+const FEW_KEYS: usize = 256;
 
 /// A relation's rows at one epoch: a base and the runs after it.
 #[derive(Debug, Clone)]
@@ -113,28 +117,20 @@ impl RelationSnapshot {
     }
 
     /// The same relation with a transaction's own changes on top.
-    ///
-    /// # Errors
-    /// The changes do not fit the relation.
-    pub fn with_changes(&self, changes: &[Delta]) -> Result<Self> {
-        if changes.iter().all(|d| d.num_rows() == 0) {
-            return Ok(self.clone());
+    #[must_use]
+    pub fn with_changes(&self, changes: &OwnChanges) -> Self {
+        if changes.runs().is_empty() {
+            return self.clone();
         }
         let inner = &self.inner;
-        let delta = Delta::consolidate(inner.order.schema(), changes, inner.order.key())?;
         let mut runs = inner.runs.clone();
-        runs.push(Arc::new(Run {
-            seq: u64::MAX,
-            from: inner.epoch,
-            to: inner.epoch,
-            delta,
-        }));
-        Ok(Self::new(
+        runs.extend(changes.runs().iter().cloned());
+        Self::new(
             Arc::clone(&inner.order),
             inner.epoch,
             Arc::clone(&inner.base),
             runs,
-        ))
+        )
     }
 
     /// For each row of `keys` (the key columns, in key order): is there a row with that key?
@@ -144,6 +140,10 @@ impl RelationSnapshot {
     pub fn contains_keys(&self, keys: &RecordBatch) -> Result<BooleanArray> {
         let inner = &self.inner;
         let wanted = inner.order.encode_keys(keys.columns())?;
+        if wanted.num_rows() <= FEW_KEYS {
+            let found = wanted.iter().map(|key| self.rows_of_key(key.data()).map(|n| n > 0));
+            return found.collect::<Result<Vec<bool>>>().map(BooleanArray::from);
+        }
         // Runs first: net diff per key over the runs decides together with the base.
         let recent = self.recent_keys()?;
         let mut found = Vec::with_capacity(keys.num_rows());
@@ -157,6 +157,17 @@ impl RelationSnapshot {
             found.push(live);
         }
         Ok(BooleanArray::from(found))
+    }
+
+    /// Number of rows with a key.
+    fn rows_of_key(&self, key: &[u8]) -> Result<i64> {
+        let inner = &self.inner;
+        let mut n = base_rows_of_key(inner, key)?;
+        for run in &inner.runs {
+            let (start, rows) = run.find(&inner.order, key)?;
+            n += (start..start + rows).map(|i| run.delta.diff(i)).sum::<i64>();
+        }
+        Ok(n)
     }
 
     fn recent_keys(&self) -> Result<std::collections::HashMap<Box<[u8]>, i64>> {
@@ -185,14 +196,9 @@ impl RelationSnapshot {
         let mut parts = Vec::new();
         inner.base.with_prefix(&inner.order, prefix, &mut parts)?;
         for run in &inner.runs {
-            let rows = inner.order.encode(&run.delta.batch)?;
-            let start = super::base::partition(&rows, 0, rows.num_rows(), prefix);
-            let mut end = start;
-            while end < rows.num_rows() && rows.row(end).data().starts_with(prefix) {
-                end += 1;
-            }
-            if end > start {
-                parts.push(run.delta.slice(start, end - start));
+            let (start, n) = run.find(&inner.order, prefix)?;
+            if n > 0 {
+                parts.push(run.delta.slice(start, n));
             }
         }
         let all = Delta::consolidate(inner.order.schema(), &parts, inner.order.key())?;

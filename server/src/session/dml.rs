@@ -18,11 +18,13 @@ use arrow::datatypes::DataType;
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, changed_schema};
+use levee_planner::sql::{
+    CreateTableAs, Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, changed_schema, parse,
+};
 use levee_runtime::coordinator::{CommitRequest, ReadSnapshot};
 use levee_runtime::{Delta, RuntimeError};
 
-use super::change::{Change, Only, Target, check_primary_key, split};
+use super::change::{Change, Only, Target, check_primary_key, new_rows, split};
 use super::query::Rows;
 use super::run::Outcome;
 use super::{Session, SessionBinder};
@@ -193,6 +195,57 @@ impl Session {
             }
         }
         Err(RuntimeError::Conflict.into())
+    }
+
+    /// CREATE TABLE … AS: the table, then its rows. If those fail the table goes again.
+    pub(super) async fn create_table_as(
+        &mut self,
+        binder: &SessionBinder,
+        c: CreateTableAs,
+        params: &[ScalarValue],
+    ) -> Result<Outcome> {
+        let batches = match &c.query {
+            None => Vec::new(),
+            Some(query) => {
+                self.before_ddl("CREATE TABLE AS").await?;
+                let mut rows = self.start_query(binder, query, params).await?;
+                let max = self.server.write_bytes_max;
+                self.guarded(rows.collect(max)).await?
+            }
+        };
+        let [create] = parse(&c.create)?
+            .try_into()
+            .map_err(|_| SqlError::internal("CREATE TABLE AS makes another number of statements"))?;
+        Box::pin(self.run_statement(&create, &[], &[])).await?;
+        if c.query.is_none() {
+            return Ok(Outcome::Tag("CREATE TABLE AS".to_owned()));
+        }
+        let inserted = self.fill_table(&c, &batches).await;
+        if inserted.is_err() {
+            let (schema, name) = &c.table;
+            let schema = schema.as_ref().map_or_else(String::new, |s| format!("\"{s}\"."));
+            for drop in parse(&format!("DROP TABLE {schema}\"{name}\""))? {
+                Box::pin(self.run_statement(&drop, &[], &[])).await?;
+            }
+        }
+        inserted.map(|n| Outcome::Tag(format!("SELECT {n}")))
+    }
+
+    async fn fill_table(&mut self, c: &CreateTableAs, batches: &[RecordBatch]) -> Result<usize> {
+        let binder = self.binder();
+        let (schema, name) = &c.table;
+        let object = binder
+            .object(schema.as_deref(), name)
+            .ok_or_else(|| SqlError::internal("a new table has gone"))?;
+        let target = Target::find(&binder, object.id)?;
+        let rows = batches
+            .iter()
+            .map(|b| new_rows(&target, b.columns()))
+            .collect::<Result<Vec<_>>>()?;
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        self.insert_batches(&target, rows).await
     }
 
     /// TRUNCATE.

@@ -293,7 +293,7 @@ impl Session {
             })
         };
         let mut snapshot = self.guarded(wait).await?;
-        if let Some(block) = self.txn.block() {
+        if let Some(block) = self.txn.block_mut() {
             add_own_changes(&mut snapshot, block)?;
         }
         Ok(snapshot)
@@ -305,7 +305,7 @@ impl Session {
         let at_least = self.least_epoch(tables);
         let wait = async { Ok(Engine::snapshot(&engine, tables, at_least).await?) };
         let mut snapshot = self.guarded(wait).await?;
-        if let Some(block) = self.txn.block() {
+        if let Some(block) = self.txn.block_mut() {
             add_own_changes(&mut snapshot, block)?;
         }
         Ok(snapshot)
@@ -432,10 +432,10 @@ pub(super) fn providers(snapshot: &ReadSnapshot) -> HashMap<ObjectId, Arc<dyn Ta
 }
 
 /// A block sees what it has written itself.
-pub(super) fn add_own_changes(snapshot: &mut ReadSnapshot, block: &Block) -> Result<()> {
+fn add_own_changes(snapshot: &mut ReadSnapshot, block: &mut Block) -> Result<()> {
     for (id, relation) in &mut snapshot.relations {
-        if let Some(changes) = block.changes(*id) {
-            *relation = relation.with_changes(changes)?;
+        if let Some(changed) = block.with_own_changes(*id, relation)? {
+            *relation = changed;
         }
     }
     Ok(())

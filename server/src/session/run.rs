@@ -79,6 +79,7 @@ impl Session {
                 self.lock_tables(binder, &tables, mode, nowait).await?;
                 Outcome::tag("LOCK TABLE")
             }
+            Statement::CreateTableAs(c) => self.create_table_as(binder, c, params).await,
             Statement::CopyTo(copy) => self.copy_to(binder, &copy).await.map(Outcome::Tag),
             Statement::DeclareCursor {
                 name,

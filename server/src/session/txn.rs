@@ -16,6 +16,7 @@ use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
 use levee_runtime::Delta;
 use levee_runtime::coordinator::{CommitRequest, EpochPin};
+use levee_runtime::relation::{OwnChanges, RelationSnapshot};
 
 use super::{Session, now_us};
 use crate::error::{Result, SqlError};
@@ -65,6 +66,8 @@ pub(super) struct Block {
     checked_at: u64,
     savepoints: Vec<Savepoint>,
     writes: BTreeMap<ObjectId, Vec<Delta>>,
+    /// The same for its own reads.
+    own: BTreeMap<ObjectId, OwnChanges>,
     /// What the writes were checked against.
     definitions: BTreeMap<ObjectId, Arc<CatalogObject>>,
     bytes: usize,
@@ -87,6 +90,7 @@ impl Block {
             checked_at: 0,
             savepoints: Vec::new(),
             writes: BTreeMap::new(),
+            own: BTreeMap::new(),
             definitions: BTreeMap::new(),
             bytes: 0,
             read_only: false,
@@ -118,9 +122,14 @@ impl Block {
             .ok_or_else(|| SqlError::new("3B001", format!("savepoint \"{name}\" does not exist")))
     }
 
-    /// Own changes of a table.
-    pub fn changes(&self, table: ObjectId) -> Option<&[Delta]> {
-        self.writes.get(&table).map(Vec::as_slice)
+    /// A table with the block's own changes on top.
+    pub fn with_own_changes(&mut self, table: ObjectId, relation: &RelationSnapshot) -> Result<Option<RelationSnapshot>> {
+        let Some(changes) = self.writes.get(&table) else {
+            return Ok(None);
+        };
+        let own = self.own.entry(table).or_default();
+        own.take(relation, changes)?;
+        Ok(Some(relation.with_changes(own)))
     }
 }
 
@@ -365,6 +374,7 @@ impl Session {
         for (table, deltas) in &mut block.writes {
             deltas.truncate(savepoint.writes.get(table).copied().unwrap_or(0));
         }
+        block.own.clear();
         block.bytes = savepoint.bytes;
         block.local.truncate(savepoint.local);
         let (settings, locks) = (savepoint.settings.clone(), savepoint.locks);
