@@ -14,10 +14,10 @@ build: setup ## the levee binary, in the one profile that everything uses
 	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
-.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full bless
+.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full bless
 
 # In the order in which they fail fastest; `.ci/run` runs the same list.
-TEST_PARTS := setup test-fmt test-lint test-rust test-client test-sinks test-docs
+TEST_PARTS := setup test-fmt test-lint test-rust test-client test-isolation test-sinks test-docs
 
 test: $(TEST_PARTS) ## everything that CI runs
 
@@ -39,6 +39,9 @@ test-rust: test-binary ## unit tests, SQL oracle, property, determinism, crash (
 
 test-client: test-binary ## psycopg 3 and psql's backslash commands against a running server
 	$(ENV) "$$LEVEE_CACHE/venv/bin/python" sql-tests/clients/run.py
+
+test-isolation: test-binary ## interleavings of sessions, here and in PostgreSQL
+	$(ENV) "$$LEVEE_CACHE/venv/bin/python" sql-tests/clients/isolation/interleave.py
 
 test-docs:
 	$(ENV) RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
@@ -104,3 +107,6 @@ bench-nexmark: bench-binaries
 
 bench-freshness: bench-binaries
 	$(ENV) $(BENCH_BIN)/freshness --levee $(BENCH_BIN)/levee
+
+bench-pgbench: bench-binaries ## pgbench's scripts here and in PostgreSQL; FLAGS='--scale N --clients N --seconds N --only tpcb'
+	$(ENV) $(PYTHON) benchmarks/pgbench/bench.py --levee $(BENCH_BIN)/levee $(FLAGS)

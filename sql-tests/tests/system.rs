@@ -16,5 +16,6 @@ mod system {
     mod layers;
     mod power;
     mod property;
+    mod scripts;
     mod timers;
 }

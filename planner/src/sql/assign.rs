@@ -16,7 +16,7 @@ pub(super) const ASSIGN: [&str; 2] = ["levee", "assign"];
 
 /// A column that is assigned to, as a literal that the typing hook can read.
 pub(super) fn target_text(f: &Field) -> String {
-    let length = types::varchar_length(f).map_or_else(String::new, |n| n.to_string());
+    let length = types::length_argument(f).map_or_else(String::new, |n| n.to_string());
     format!("{}\u{1}{}\u{1}{}", f.data_type(), length, f.name())
 }
 
@@ -26,10 +26,9 @@ pub(super) fn parse_target(text: &str) -> Option<Field> {
     let t: DataType = parts.next()?.parse().ok()?;
     let length = parts.next()?;
     let field = Field::new(parts.next()?, t, true);
-    Some(if length.is_empty() {
-        field
-    } else {
-        field.with_metadata([(types::META_LENGTH.to_owned(), length.to_owned())].into())
+    Some(match length.parse::<i64>() {
+        Err(_) => field,
+        Ok(n) => types::with_length(field, n),
     })
 }
 
@@ -58,14 +57,14 @@ pub(super) fn assign(t: Typed, column: &Field) -> Result<Expr> {
         }
     }
     let e = coerce(t, target)?;
-    match types::varchar_length(column) {
+    match types::length_argument(column) {
         Some(n) => {
             if let Expr::Literal(ScalarValue::Utf8(Some(s)), _) = &e
-                && s.len() <= n
+                && i64::try_from(s.len()).is_ok_and(|length| length <= n)
             {
                 return Ok(e);
             }
-            let n = Expr::Literal(ScalarValue::Int64(i64::try_from(n).ok()), None);
+            let n = Expr::Literal(ScalarValue::Int64(Some(n)), None);
             let implicit = Expr::Literal(ScalarValue::Boolean(Some(false)), None);
             call("pg_varchar", vec![e, n, implicit]).map_err(map_df_error)
         }

@@ -135,12 +135,7 @@ pub(super) fn select_into(query: &ast::Query) -> Option<CreateAs> {
 
 impl Binder {
     /// CREATE TABLE … AS.
-    pub(super) fn create_table_as(
-        &self,
-        c: &CreateAs,
-        text: &str,
-        params: &[Option<DataType>],
-    ) -> Result<Statement> {
+    pub(super) fn create_table_as(&self, c: &CreateAs, text: &str, params: &[Option<DataType>]) -> Result<Statement> {
         let table = object_name(&c.name)?;
         if self.named_object(&c.name)?.is_some() {
             let message = format!("relation \"{}\" already exists", table.1);

@@ -249,8 +249,37 @@ impl Binder {
             .map_err(map_df_error)
     }
 
+    /// `WITH … INSERT | UPDATE | DELETE`; `None`: it is a query.
+    pub(super) fn write_with(&self, q: &SqlQuery, text: &str, params: &[Option<DataType>]) -> Result<Option<Dml>> {
+        let with = q.with.as_ref();
+        match q.body.as_ref() {
+            SetExpr::Insert(ast::Statement::Insert(i)) => {
+                let mut i = i.clone();
+                if let (Some(with), Some(source)) = (with, &mut i.source) {
+                    let mut with = with.clone();
+                    if let Some(own) = source.with.take() {
+                        with.cte_tables.extend(own.cte_tables);
+                    }
+                    source.with = Some(with);
+                }
+                self.insert(&i, text, params).map(Some)
+            }
+            SetExpr::Update(ast::Statement::Update(u)) => self.update(u, with, text, params).map(Some),
+            SetExpr::Delete(ast::Statement::Delete(d)) => self.delete(d, with, text, params).map(Some),
+            SetExpr::Merge(_) => Err(PlanError::unsupported("WITH before MERGE is not supported")
+                .hint("Write the query after USING: MERGE INTO t USING (SELECT …) AS s ON …")),
+            _ => Ok(None),
+        }
+    }
+
     /// UPDATE: old row, then new row.
-    pub(super) fn update(&self, u: &ast::Update, text: &str, params: &[Option<DataType>]) -> Result<Dml> {
+    pub(super) fn update(
+        &self,
+        u: &ast::Update,
+        with: Option<&ast::With>,
+        text: &str,
+        params: &[Option<DataType>],
+    ) -> Result<Dml> {
         if !u.table.joins.is_empty() {
             return Err(PlanError::new("42601", "UPDATE takes one table")
                 .hint("Name the others in FROM: UPDATE t SET … FROM u WHERE …."));
@@ -262,7 +291,10 @@ impl Binder {
         let (name, alias) = simple_table(&u.table.relation)?;
         let (object, table) = self.target_table(name, "update").map_err(|e| locate(e, text))?;
         let mut assigned = assigned_columns(&u.assignments, object, table).map_err(|e| locate(e, text))?;
-        let shape = Shape::new(object, table, alias, others, u.returning.is_some());
+        let shape = Shape {
+            with,
+            ..Shape::new(object, table, alias, others, u.returning.is_some())
+        };
         let mut items = old_columns(table, &shape.qualifier);
         let mut touched = Vec::new();
         for (i, f) in table.schema.fields().iter().enumerate() {
@@ -294,7 +326,13 @@ impl Binder {
     }
 
     /// DELETE: old row.
-    pub(super) fn delete(&self, d: &ast::Delete, text: &str, params: &[Option<DataType>]) -> Result<Dml> {
+    pub(super) fn delete(
+        &self,
+        d: &ast::Delete,
+        with: Option<&ast::With>,
+        text: &str,
+        params: &[Option<DataType>],
+    ) -> Result<Dml> {
         let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &d.from;
         let [target] = from.as_slice() else {
             return Err(PlanError::new("42601", "DELETE needs one table"));
@@ -302,7 +340,10 @@ impl Binder {
         let (name, alias) = simple_table(&target.relation)?;
         let (object, table) = self.target_table(name, "delete from").map_err(|e| locate(e, text))?;
         let others = d.using.as_deref().unwrap_or_default();
-        let shape = Shape::new(object, table, alias, others, d.returning.is_some());
+        let shape = Shape {
+            with,
+            ..Shape::new(object, table, alias, others, d.returning.is_some())
+        };
         let items = old_columns(table, &shape.qualifier);
         let plan = self.change_query(&shape, target, items, d.selection.clone(), text, params)?;
         let extra = shape.extra(&plan, table.schema.fields().len());
@@ -326,6 +367,7 @@ impl Binder {
         params: &[Option<DataType>],
     ) -> Result<LogicalPlan> {
         let mut q = super::parse::parse_query("SELECT 1 FROM t")?;
+        q.with = shape.with.cloned();
         if shape.counted {
             items.push(item(column_of(&shape.qualifier, COUNT), COUNT));
         }
@@ -351,6 +393,8 @@ pub(super) struct Shape<'a> {
     table: &'a TableDef,
     qualifier: Ident,
     others: &'a [TableWithJoins],
+    /// WITH before the statement.
+    with: Option<&'a ast::With>,
     /// The target is joined as distinct rows with their number.
     counted: bool,
     /// All columns of all tables follow, for RETURNING.
@@ -369,6 +413,7 @@ impl<'a> Shape<'a> {
             table,
             qualifier: alias.map_or_else(|| quoted(&object.name), |a| quoted(&fold(&a))),
             others,
+            with: None,
             counted: !others.is_empty() && table.primary_key.is_empty(),
             wide: !others.is_empty() && returning,
         }

@@ -41,6 +41,9 @@ impl Binder {
     fn bind_sql(&self, s: &Sql, text: &str, params: &[Option<DataType>]) -> Result<Statement> {
         match s {
             Sql::Query(q) => {
+                if let Some(dml) = self.write_with(q, text, params)? {
+                    return Ok(Statement::Dml(Box::new(dml)));
+                }
                 if let Some(c) = super::create_as::select_into(q) {
                     return self.create_table_as(&c, text, params);
                 }
@@ -48,8 +51,8 @@ impl Binder {
                 Ok(Statement::Query(self.query_of(bound, params)?))
             }
             Sql::Insert(i) => self.insert(i, text, params).map(|d| Statement::Dml(Box::new(d))),
-            Sql::Update(u) => self.update(u, text, params).map(|d| Statement::Dml(Box::new(d))),
-            Sql::Delete(d) => self.delete(d, text, params).map(|d| Statement::Dml(Box::new(d))),
+            Sql::Update(u) => self.update(u, None, text, params).map(|d| Statement::Dml(Box::new(d))),
+            Sql::Delete(d) => self.delete(d, None, text, params).map(|d| Statement::Dml(Box::new(d))),
             Sql::CreateTable(t) => self.located(self.create_table(t, text), text),
             other => {
                 let head: Vec<&str> = text.split_whitespace().take(2).collect();

@@ -30,8 +30,10 @@ pub const QUOTIENT: DataType = DataType::Decimal256(75, 38);
 /// Largest precision that can be declared.
 pub const DECLARED_PRECISION_MAX: u8 = 74;
 
-/// Field metadata: `varchar` where the SQL type is not `text`.
+/// Field metadata: `varchar` or `bpchar` where the SQL type is not `text`.
 pub const META_TYPE: &str = "pg.type";
+/// [`META_TYPE`] of `character(n)`.
+const BLANK_PADDED: &str = "bpchar";
 /// Field metadata: the length of `varchar(n)`.
 pub const META_LENGTH: &str = "pg.length";
 
@@ -84,8 +86,7 @@ pub fn field_of(sql: &ast::DataType) -> Result<FieldRef> {
             precision(sql, *p)?;
             plain(interval())
         }
-        S::Char(_) | S::Character(_) => Err(PlanError::unsupported("type character(n) is not supported")
-            .hint("Use text or varchar(n); blank padding is not kept.")),
+        S::Char(length) | S::Character(length) => character(length.as_ref()),
         S::Regclass => plain(DataType::Utf8),
         S::Custom(name, args) => custom(name, args),
         other => Err(unsupported_type(&other.to_string().to_lowercase())),
@@ -178,6 +179,29 @@ pub fn decimal(precision: u8, scale: i8) -> DataType {
     }
 }
 
+/// `character(n)`: values are kept without the blanks at their end, which do not count in PostgreSQL either.
+fn character(length: Option<&CharacterLength>) -> Result<FieldRef> {
+    let one = CharacterLength::IntegerLength { length: 1, unit: None };
+    let field = varchar(Some(length.unwrap_or(&one))).map_err(|mut e| {
+        e.message = e.message.replace("varchar", "char");
+        e
+    })?;
+    let mut meta = field.metadata().clone();
+    meta.insert(META_TYPE.to_owned(), BLANK_PADDED.to_owned());
+    Ok(Arc::new(field.as_ref().clone().with_metadata(meta)))
+}
+
+/// A field of type `character(n)`.
+pub fn is_character(field: &Field) -> bool {
+    field.metadata().get(META_TYPE).is_some_and(|t| t == BLANK_PADDED)
+}
+
+/// The length of a `varchar(n)` field, negative of a `character(n)` one: what `pg_varchar` takes.
+pub(super) fn length_argument(field: &Field) -> Option<i64> {
+    let n = i64::try_from(varchar_length(field)?).ok()?;
+    Some(if is_character(field) { -n } else { n })
+}
+
 fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
     let mut meta = HashMap::from([(META_TYPE.to_owned(), "varchar".to_owned())]);
     match length {
@@ -198,9 +222,17 @@ fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
     Ok(Arc::new(Field::new("", DataType::Utf8, true).with_metadata(meta)))
 }
 
-/// The length limit of a `varchar(n)` field.
+/// The length limit of a `varchar(n)` or `character(n)` field.
 pub fn varchar_length(field: &Field) -> Option<usize> {
     field.metadata().get(META_LENGTH)?.parse().ok()
+}
+
+/// The field with the length that [`length_argument`] told.
+pub(super) fn with_length(field: Field, length: i64) -> Field {
+    let kind = if length < 0 { BLANK_PADDED } else { "varchar" };
+    let length = length.unsigned_abs().to_string();
+    let meta = [(META_TYPE, kind.to_owned()), (META_LENGTH, length)];
+    field.with_metadata(meta.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
 /// PostgreSQL's name of a column's type, as `format_type` prints it.
@@ -210,6 +242,9 @@ pub fn pg_type_name(field: &Field) -> String {
             Some(n) => format!("character varying({n})"),
             None => "character varying".to_owned(),
         };
+    }
+    if is_character(field) {
+        return format!("character({})", varchar_length(field).unwrap_or(1));
     }
     match field.data_type() {
         t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if t != &BARE_NUMERIC && t != &QUOTIENT => {
@@ -260,6 +295,7 @@ pub fn oid(field: &Field) -> u32 {
         DataType::Interval(_) | DataType::Duration(_) => 1186,
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => 1700,
         DataType::Utf8 if field.metadata().get(META_TYPE).is_some_and(|t| t == "varchar") => 1043,
+        DataType::Utf8 if is_character(field) => 1042,
         _ => 25,
     }
 }

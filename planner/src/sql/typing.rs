@@ -236,7 +236,7 @@ impl Typer<'_> {
     fn cast(&self, c: Cast) -> DfResult<Expr> {
         let target = c.field.data_type().clone();
         let inner = self.typed(*c.expr)?;
-        let length = types::varchar_length(&c.field);
+        let length = types::length_argument(&c.field);
         let cast = match (&inner.expr, &inner.ty) {
             (Expr::Placeholder(_) | Expr::Literal(..), None) => df(coerce(inner, &target))?,
             (_, Some(ty)) => {
@@ -247,7 +247,7 @@ impl Typer<'_> {
         };
         match length {
             Some(n) => {
-                let n = Expr::Literal(ScalarValue::Int64(i64::try_from(n).ok()), None);
+                let n = Expr::Literal(ScalarValue::Int64(Some(n)), None);
                 call(
                     "pg_varchar",
                     vec![cast, n, Expr::Literal(ScalarValue::Boolean(Some(true)), None)],

@@ -125,12 +125,7 @@ impl RelationSnapshot {
         let inner = &self.inner;
         let mut runs = inner.runs.clone();
         runs.extend(changes.runs().iter().cloned());
-        Self::new(
-            Arc::clone(&inner.order),
-            inner.epoch,
-            Arc::clone(&inner.base),
-            runs,
-        )
+        Self::new(Arc::clone(&inner.order), inner.epoch, Arc::clone(&inner.base), runs)
     }
 
     /// For each row of `keys` (the key columns, in key order): is there a row with that key?

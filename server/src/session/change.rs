@@ -9,7 +9,7 @@ use arrow::datatypes::{Int32Type, Int64Type, SchemaRef};
 use arrow::row::{OwnedRow, RowConverter, SortField};
 use levee_planner::catalog::{CatalogObject, TableDef};
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::types::varchar_length;
+use levee_planner::sql::types::{pg_type_name, varchar_length};
 use levee_planner::sql::{Dml, DmlKind, MergeOutcome};
 use levee_runtime::coordinator::Engine;
 use levee_runtime::relation::RelationSnapshot;
@@ -304,7 +304,7 @@ pub(super) fn new_rows(target: &Target, columns: &[ArrayRef]) -> Result<RecordBa
             if long {
                 return Err(SqlError::new(
                     "22001",
-                    format!("value too long for type character varying({max})"),
+                    format!("value too long for type {}", pg_type_name(field)),
                 ));
             }
         }

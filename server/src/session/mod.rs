@@ -20,6 +20,7 @@ mod ddl;
 mod dml;
 mod extended;
 mod locks;
+mod parts;
 mod prepared;
 mod query;
 mod run;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::scalar::ScalarValue;
-use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement};
+use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, parts};
 use sqlparser::ast::Statement as Sql;
 
 use super::cursors::no_cursor;
@@ -34,6 +34,11 @@ impl Prepared {
                 schema: None,
             });
         };
+        if let Some(parts) = parts(statement)? {
+            let shape = binder.describe_parts(&parts, &declared)?;
+            let (params, schema) = (shape.params, shape.schema);
+            return Ok(Self { parsed, params, schema });
+        }
         let (params, schema) = match &statement.ast {
             Ast::Sql(s)
                 if matches!(

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::{CatalogObject, ObjectKind};
-use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, bind_params};
+use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, bind_params, parts};
 
 use super::ddl::dropping;
 use super::query::Rows;
@@ -50,6 +50,9 @@ impl Session {
         if matches!(self.txn, Txn::Failed(_)) && !ends_block(parsed) {
             return Err(failed_block());
         }
+        if let Some(parts) = parts(parsed)? {
+            return self.run_parts(parts, types, params).await;
+        }
         let binder = self.binder();
         let bound = binder.bind(parsed, types)?;
         let outcome = self.run_bound(parsed, &binder, bound, types, params).await;
@@ -59,7 +62,7 @@ impl Session {
         outcome
     }
 
-    async fn run_bound(
+    pub(super) async fn run_bound(
         &mut self,
         parsed: &Parsed,
         binder: &SessionBinder,

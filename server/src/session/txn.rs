@@ -123,7 +123,11 @@ impl Block {
     }
 
     /// A table with the block's own changes on top.
-    pub fn with_own_changes(&mut self, table: ObjectId, relation: &RelationSnapshot) -> Result<Option<RelationSnapshot>> {
+    pub fn with_own_changes(
+        &mut self,
+        table: ObjectId,
+        relation: &RelationSnapshot,
+    ) -> Result<Option<RelationSnapshot>> {
         let Some(changes) = self.writes.get(&table) else {
             return Ok(None);
         };

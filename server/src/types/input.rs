@@ -9,7 +9,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, IntervalUnit, TimeUnit};
 use datafusion::scalar::ScalarValue;
-use levee_planner::sql::types::{base_name, varchar_length};
+use levee_planner::sql::types::{base_name, is_character, varchar_length};
 
 use super::datetime::{PG_EPOCH_DAYS, PG_EPOCH_US, parse_date, parse_timestamp, parse_timestamptz};
 use super::float::{parse_f32, parse_f64, parse_int};
@@ -25,6 +25,8 @@ pub struct ColumnInput {
     builder: Builder,
     data_type: DataType,
     length_max: Option<usize>,
+    /// Blanks at the end do not count.
+    trimmed: bool,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,7 @@ impl ColumnInput {
             builder,
             data_type: t.clone(),
             length_max: varchar_length(field),
+            trimmed: is_character(field),
         })
     }
 
@@ -126,7 +129,7 @@ impl ColumnInput {
                 );
             }
             Builder::Decimal256(b, p, s) => b.append_value(numeric::parse(text, *p, *s, &self.data_type)?),
-            Builder::Text(b) => b.append_value(fit(text, self.length_max)?),
+            Builder::Text(b) => b.append_value(fit(text, self.length_max, self.trimmed)?),
             Builder::Bytea(b) => b.append_value(parse_bytea(text)?),
             Builder::Date(b) => b.append_value(parse_date(text)?),
             Builder::Timestamp(b) => b.append_value(parse_timestamp(text)?),
@@ -156,7 +159,7 @@ impl ColumnInput {
                 );
             }
             Builder::Decimal256(b, p, s) => b.append_value(numeric::parse_binary(raw, *p, *s, &self.data_type)?),
-            Builder::Text(b) => b.append_value(fit(utf8(raw)?, self.length_max)?),
+            Builder::Text(b) => b.append_value(fit(utf8(raw)?, self.length_max, self.trimmed)?),
             Builder::Bytea(b) => b.append_value(raw),
             Builder::Date(b) => b.append_value(match i32::from_be_bytes(fixed(raw)?) {
                 d @ (i32::MAX | i32::MIN) => d,
@@ -243,8 +246,9 @@ fn month_day_nano(v: Interval, text: &str) -> Result<IntervalMonthDayNano> {
 }
 
 /// Checks `varchar(n)`: too many characters are an error unless the excess is blanks, which are cut off.
-fn fit(text: &str, length_max: Option<usize>) -> Result<&str> {
+fn fit(text: &str, length_max: Option<usize>, trimmed: bool) -> Result<&str> {
     let Some(n) = length_max else { return Ok(text) };
+    let text = if trimmed { text.trim_end_matches(' ') } else { text };
     if text.len() <= n {
         return Ok(text);
     }
@@ -253,7 +257,10 @@ fn fit(text: &str, length_max: Option<usize>) -> Result<&str> {
         Some((cut, _)) if text[cut..].bytes().all(|b| b == b' ') => Ok(&text[..cut]),
         Some(_) => Err(SqlError::new(
             "22001",
-            format!("value too long for type character varying({n})"),
+            format!(
+                "value too long for type character{}({n})",
+                if trimmed { "" } else { " varying" }
+            ),
         )),
     }
 }
@@ -345,7 +352,9 @@ mod tests {
 
     #[test]
     fn varchar_cuts_blanks_only() {
-        assert_eq!(fit("äb  ", Some(2)).expect("blanks"), "äb");
-        assert_eq!(fit("abc", Some(2)).expect_err("long").code(), "22001");
+        assert_eq!(fit("äb  ", Some(2), false).expect("blanks"), "äb");
+        assert_eq!(fit("a  ", Some(2), false).expect("blanks"), "a ");
+        assert_eq!(fit("a  ", Some(2), true).expect("blanks"), "a");
+        assert_eq!(fit("abc", Some(2), false).expect_err("long").code(), "22001");
     }
 }

@@ -431,7 +431,7 @@ fn narrow_float(a: &ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(r))
 }
 
-/// `varchar(n)`: an explicit cast cuts; an assignment refuses, unless what is lost is blanks.
+/// `varchar(n)`, or `character(n)` if n is negative: an explicit cast cuts; an assignment refuses, unless what is lost is blanks.
 fn varchar(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
     let a = downcast::<StringArray>(args, 0)?;
     let n = args.get(1).map(|x| x.as_primitive::<Int64Type>());
@@ -439,15 +439,17 @@ fn varchar(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
     let (Some(n), false) = (n, explicit.is_empty()) else {
         return Ok(Arc::new(a.clone()));
     };
-    let (limit, explicit) = (usize::try_from(n.value(0)).unwrap_or(usize::MAX), explicit.value(0));
+    let (n, explicit) = (n.value(0), explicit.value(0));
+    let limit = usize::try_from(n.unsigned_abs()).unwrap_or(usize::MAX);
+    let trimmed = |s| if n < 0 { str::trim_end_matches(s, ' ') } else { s };
     let r: StringArray = a
         .iter()
-        .map(|s| s.map(|s| fit(s, limit, explicit)).transpose())
+        .map(|s| s.map(|s| fit(s, limit, explicit, n < 0).map(trimmed)).transpose())
         .collect::<Result<_>>()?;
     Ok(Arc::new(r))
 }
 
-fn fit(s: &str, limit: usize, explicit: bool) -> Result<&str> {
+fn fit(s: &str, limit: usize, explicit: bool, padded: bool) -> Result<&str> {
     let Some((end, _)) = s.char_indices().nth(limit) else {
         return Ok(s);
     };
@@ -456,7 +458,10 @@ fn fit(s: &str, limit: usize, explicit: bool) -> Result<&str> {
     }
     Err(PlanError::new(
         "22001",
-        format!("value too long for type character varying({limit})"),
+        format!(
+            "value too long for type character{}({limit})",
+            if padded { "" } else { " varying" }
+        ),
     ))
 }
 

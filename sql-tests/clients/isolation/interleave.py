@@ -41,7 +41,7 @@ LIMIT = 30.0
 class Postgres:
     """A PostgreSQL of its own, which does not run as root."""
 
-    def __init__(self):
+    def __init__(self, durable=False):
         bins = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
         if not bins:
             raise SystemExit("no PostgreSQL in /usr/lib/postgresql: run make setup")
@@ -54,7 +54,9 @@ class Postgres:
             subprocess.run(["chown", "postgres", self.dir], check=True)
         self.data = os.path.join(self.dir, "data")
         self.call(["initdb", "-D", self.data, "--locale=C", "-E", "UTF8", "-A", "trust", "-U", "test"])
-        options = f"-p {self.port} -k {self.dir} -c listen_addresses=127.0.0.1 -c fsync=off -c deadlock_timeout=100ms"
+        options = f"-p {self.port} -k {self.dir} -c listen_addresses=127.0.0.1 -c deadlock_timeout=100ms"
+        if not durable:
+            options += " -c fsync=off"
         self.call(["pg_ctl", "-D", self.data, "-w", "-o", options, "-l", os.path.join(self.dir, "log"), "start"])
         with psycopg.connect(self.conninfo("postgres"), autocommit=True) as c:
             c.execute("CREATE DATABASE dev")
