@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::tiered::CheckpointReader;
 use super::{StateDelta, StateReader, Step};
 use crate::operators::StreamError;
 use crate::{Delta, Result, RuntimeError};
@@ -75,6 +76,21 @@ pub(crate) struct StepLog {
     /// Last step covered by a completed checkpoint, and the state after it.
     checkpoint: Option<u64>,
     state: Option<Arc<dyn StateReader>>,
+    /// The same state, as operators read it by keys.
+    cold: Option<ColdState>,
+}
+
+/// A region's state by keys as of its last completed checkpoint, and its number in them.
+pub(crate) type ColdState = (Arc<CheckpointReader>, u32);
+
+/// Where a new incarnation of a task begins.
+pub(crate) struct Restart {
+    /// The first step that it replays.
+    pub(crate) seq: u64,
+    /// The state before that step; `None`: there was none.
+    pub(crate) state: Option<Arc<dyn StateReader>>,
+    /// The same by keys.
+    pub(crate) cold: Option<ColdState>,
 }
 
 impl StepLog {
@@ -86,6 +102,7 @@ impl StepLog {
             finishing: false,
             positions: vec![0; tasks],
             checkpoint: None,
+            cold: cold_state(state.as_deref()),
             state,
         }
     }
@@ -120,12 +137,20 @@ impl StepLog {
         self.entries.len() - (self.done - self.first) as usize
     }
 
-    /// Where a new incarnation of a task begins: the first step that it replays, and the state before it. From now on the steps
-    /// from there on are kept for it.
-    pub(crate) fn restart(&mut self, slot: usize) -> (u64, Option<Arc<dyn StateReader>>) {
+    /// Begins a new incarnation of a task. From now on the steps from there on are kept for it.
+    pub(crate) fn restart(&mut self, slot: usize) -> Restart {
         let seq = self.checkpoint.map_or(0, |c| c + 1);
         self.positions[slot] = seq;
-        (seq, self.state.as_ref().map(Arc::clone))
+        Restart {
+            seq,
+            state: self.state.as_ref().map(Arc::clone),
+            cold: self.cold.clone(),
+        }
+    }
+
+    /// The last step that a completed checkpoint covers, and the state after it by keys.
+    pub(crate) fn completed(&self) -> Option<(u64, Option<ColdState>)> {
+        self.checkpoint.map(|seq| (seq, self.cold.clone()))
     }
 
     /// Takes a report.
@@ -204,6 +229,10 @@ impl StepLog {
             tracing::error!(step = seq, "a checkpoint was completed out of order");
             return None;
         }
+        match (&self.cold, state.cold()) {
+            (Some((cold, _)), Some((reader, _))) if self.checkpoint == Some(seq) => cold.replace(reader),
+            _ => self.cold = cold_state(Some(state.as_ref())),
+        }
         self.checkpoint = Some(seq);
         self.state = Some(state);
         let needed = self
@@ -219,4 +248,9 @@ impl StepLog {
         self.first = needed;
         Some(needed - 1)
     }
+}
+
+fn cold_state(state: Option<&dyn StateReader>) -> Option<ColdState> {
+    let (reader, region) = state?.cold()?;
+    Some((CheckpointReader::new(reader), region))
 }

@@ -23,6 +23,7 @@ mod task;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod tiered;
 mod zhash;
 
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ use levee_planner::plan::{FragmentGraph, ObjectId};
 use levee_storage::tier::TierSnapshot;
 
 use crate::memory::Governor;
+use crate::operators::cold::ColdReader;
 use crate::operators::{Barrier, StreamError};
 use crate::sources::{SourceDriver, SplitRange};
 use crate::{Delta, Result};
@@ -166,6 +168,12 @@ pub trait StateReader: Send + Sync {
     /// The tier as of that checkpoint, and the region's number in it; none where state is not kept there (in tests).
     fn tier(&self) -> Option<(Arc<TierSnapshot>, u32)> {
         None
+    }
+
+    /// Reads the same state by keys, and the region's number in them; none if it can only be restored whole.
+    fn cold(&self) -> Option<(Arc<dyn ColdReader>, u32)> {
+        let (snapshot, region) = self.tier()?;
+        Some((Arc::new(tiered::TierReader(snapshot)), region))
     }
 }
 

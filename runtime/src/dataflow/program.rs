@@ -18,8 +18,10 @@ use arrow::datatypes::SchemaRef;
 use levee_planner::plan::StreamNode;
 
 use super::leaf::{Inputs, Leaf, LeafPoll, TaskPlace};
+use super::log::ColdState;
 use super::{StateDelta, StateReader, Step};
 use crate::hash::owner;
+use crate::operators::cold::{Cold, ColdReader, Evicted};
 use crate::operators::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter, StreamError};
 use crate::{Delta, Result, RuntimeError};
 
@@ -150,19 +152,66 @@ impl Program {
         self.leaves.iter().all(|l| !l.leaf.is_receive())
     }
 
-    /// Fills the operators' state for the task's vnodes from a checkpoint.
-    pub(crate) fn restore(&mut self, state: &dyn StateReader, place: TaskPlace) -> Result<()> {
+    /// Gives the operators the state of the task's vnodes as of a checkpoint. Where it can be read by keys, an operator that can do
+    /// that is only filled if it has at most `whole_bytes_max`; otherwise it begins with nothing resident.
+    pub(crate) fn restore(
+        &mut self,
+        state: &dyn StateReader,
+        cold: Option<&ColdState>,
+        place: TaskPlace,
+        whole_bytes_max: usize,
+    ) -> Result<()> {
         let Some(vnodes) = owned_vnodes(place) else {
             return Ok(());
         };
         for node in &mut self.nodes {
-            if let Some(operator) = &mut node.operator {
-                state.scan(node.id, vnodes.clone(), &mut |table, _vnode, key, value| {
-                    operator.restore(table, key, value)
-                })?;
+            let Some(operator) = &mut node.operator else { continue };
+            let id = node.id;
+            let cold = cold.filter(|_| operator.caches()).map(|c| cold_of(c, id));
+            if let Some(cold) = &cold {
+                let whole = !exceeds(state, id, vnodes.clone(), whole_bytes_max)?;
+                operator.attach(cold.clone(), whole);
+                if !whole {
+                    continue;
+                }
             }
+            state.scan(id, vnodes.clone(), &mut |table, _vnode, key, value| {
+                operator.restore(table, key, value)
+            })?;
         }
         Ok(())
+    }
+
+    /// The checkpoint of the `n`-th snapshot has completed. Called between steps.
+    pub(crate) fn snapshot_completed(&mut self, n: u32, cold: Option<&ColdState>) {
+        for node in &mut self.nodes {
+            let id = node.id;
+            if let Some(operator) = &mut node.operator {
+                operator.snapshot_completed(n, cold.map(|c| cold_of(c, id)));
+            }
+        }
+    }
+
+    /// Has the operators evict about `bytes` together, each in proportion to what it holds, in a bounded piece of work.
+    pub(crate) fn evict(&mut self, bytes: usize) -> Evicted {
+        let all = self.live_bytes().max(1);
+        let mut sum = Evicted { bytes: 0, round: true };
+        for operator in self.nodes.iter_mut().filter_map(|n| n.operator.as_mut()) {
+            let part = (operator.live_bytes() as u128 * bytes as u128 / all as u128) as usize;
+            if part > 0 && operator.caches() {
+                let evicted = operator.evict(part);
+                sum.bytes += evicted.bytes;
+                sum.round &= evicted.round;
+            }
+        }
+        sum
+    }
+
+    /// Has the operators give back memory that evictions have freed. Called between steps.
+    pub(crate) fn compact(&mut self) {
+        for operator in self.nodes.iter_mut().filter_map(|n| n.operator.as_mut()) {
+            operator.compact();
+        }
     }
 
     /// Begins a step.
@@ -340,6 +389,21 @@ impl Program {
         operators.filter_map(|o| o.next_timer_us()).min()
     }
 
+    fn sum(&self, f: impl Fn(&dyn Operator) -> usize) -> usize {
+        let operators = self.nodes.iter().filter_map(|n| n.operator.as_ref());
+        operators.map(|o| f(o.as_ref())).sum()
+    }
+
+    /// State in use.
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.sum(|o| o.live_bytes())
+    }
+
+    /// State that cannot be evicted.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.sum(|o| o.pinned_bytes().min(o.live_bytes()))
+    }
+
     /// State held.
     pub(crate) fn state_bytes(&self) -> u64 {
         self.nodes
@@ -348,6 +412,30 @@ impl Program {
             .map(|o| o.state_bytes() as u64)
             .sum()
     }
+}
+
+fn cold_of((reader, region): &ColdState, operator: u32) -> Cold {
+    let reader = Arc::clone(reader) as Arc<dyn ColdReader>;
+    Cold::new(reader, *region, operator)
+}
+
+/// Whether an operator has more state than `bytes_max`; reads no more than that.
+fn exceeds(
+    state: &dyn StateReader,
+    operator: u32,
+    vnodes: std::ops::RangeInclusive<u8>,
+    bytes_max: usize,
+) -> Result<bool> {
+    let (mut bytes, mut enough) = (0, false);
+    let scanned = state.scan(operator, vnodes, &mut |_, _, key, value| {
+        bytes += key.len() + value.len();
+        enough = bytes > bytes_max;
+        if enough {
+            return Err(RuntimeError::internal("enough has been read"));
+        }
+        Ok(())
+    });
+    if enough { Ok(true) } else { scanned.map(|()| false) }
 }
 
 /// The vnodes of a task; `None` if there are more tasks than vnodes and it has none.

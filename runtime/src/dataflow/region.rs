@@ -18,6 +18,7 @@ use super::program::OperatorFactory;
 use super::spill::SpillDir;
 use super::task::{Instance, TaskJob, chain, root_mismatch};
 use super::{RegionEvents, RegionSpec, RootMode, StateReader, Step, StepResult, TaskInfo, testing};
+use crate::memory::{Holder, Share};
 use crate::sources::SourceDriver;
 use crate::{Delta, Result, RuntimeError};
 
@@ -45,6 +46,8 @@ pub(crate) struct RegionShared {
     channels: Vec<Vec<Vec<Arc<Channel>>>>,
     spill: Arc<SpillDir>,
     stopped: AtomicBool,
+    /// One more than the last step that a completed checkpoint covers; 0: none.
+    pub(crate) completed: AtomicU64,
 }
 
 /// A task's place and figures.
@@ -55,6 +58,10 @@ pub(crate) struct Slot {
     pub(crate) rows_in: AtomicU64,
     pub(crate) rows_out: AtomicU64,
     pub(crate) state_bytes: AtomicU64,
+    /// State that could be evicted, as the memory governor knows it.
+    pub(crate) clean: Holder,
+    /// State that no completed checkpoint holds.
+    pub(crate) dirty: Holder,
     /// Reads no exchange: woken by new steps.
     starts_region: AtomicBool,
     /// Step that a debug delay holds back, and until when.
@@ -94,6 +101,7 @@ impl Region {
             log: Mutex::new(StepLog::new(slots.len(), state)),
             executor: Arc::clone(executor),
             stopped: AtomicBool::new(false),
+            completed: AtomicU64::new(0),
             spec,
             slots,
             cells,
@@ -134,8 +142,15 @@ impl Region {
 
     /// The state after step `seq` is durable and readable through `state`: tasks that start from now on restore from it and
     /// replay from `seq + 1`, and the steps and messages up to `seq` are forgotten.
+    ///
+    /// Tasks are told when they have passed that step: what they froze then can be evicted.
     pub fn checkpoint_completed(&self, seq: u64, state: Arc<dyn StateReader>) {
         let truncated = self.shared.log.lock().checkpoint_completed(seq, state);
+        let news = self.shared.completed.fetch_max(seq + 1, Ordering::Release) <= seq;
+        // Idle tasks have to hear of it, too, where memory is short: what they hold is the coldest.
+        if news || self.shared.spec.memory.over(Share::State) {
+            self.shared.cells.iter().for_each(TaskCell::wake);
+        }
         if let Some(seq) = truncated {
             for channel in self.shared.channels.iter().flatten().flatten() {
                 channel.truncate(seq);
@@ -403,6 +418,8 @@ fn slots(spec: &RegionSpec) -> Vec<Slot> {
             rows_in: AtomicU64::new(0),
             rows_out: AtomicU64::new(0),
             state_bytes: AtomicU64::new(0),
+            clean: spec.memory.holder(Share::State),
+            dirty: spec.memory.holder(Share::Dirty),
             starts_region: AtomicBool::new(false),
             delay: Mutex::new(None),
         }));

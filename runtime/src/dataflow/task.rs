@@ -11,6 +11,7 @@
 //! have. At replayed checkpoint steps it snapshots too, so that the next snapshot holds what changed since that one.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,17 +23,27 @@ use parking_lot::Mutex;
 use super::exchange::ExchangeWriter;
 use super::executor::{Job, Poll, SLICE};
 use super::leaf::TaskPlace;
-use super::log::{RootReport, TaskReport};
+use super::log::{ColdState, Restart, RootReport, TaskReport};
 use super::program::{Advance, Program, Sink};
 use super::region::RegionShared;
 use super::zhash::{changes, zset_hash};
 use super::{RootMode, StateReader, Step, verify};
+use crate::memory::Share;
+use crate::operators::cold::Evicted;
 use crate::{Delta, Result, RuntimeError};
 
 /// Failures at one step after which the region is given up.
 const FAILURES_AT_STEP_MAX: u32 = 5;
 /// Failures without a step that is new to the region, wherever they are.
 const FAILURES_MAX: u32 = 50;
+/// State of an operator that is restored whole, at most (and an eighth of the governor's share).
+const WHOLE_BYTES_MAX: usize = 32 << 20;
+/// Less is not worth an eviction, unless the task holds little.
+const EXCESS_BYTES_MIN: usize = 64 << 10;
+/// Rounds over the whole state that free nothing, after which there is nothing to evict until a checkpoint completes.
+const FRUITLESS_ROUNDS: u32 = 2;
+/// Within a long step, memory is reported and evicted every so many slices.
+const SLICES_REPORTED: u32 = 8;
 /// Pause before the third start at one step, doubled for each after.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -69,6 +80,15 @@ pub(crate) struct Instance {
     open: Option<OpenStep>,
     /// Rows emitted by this incarnation.
     rows_out: u64,
+    /// The checkpoint that the operators know of, as [`RegionShared::completed`].
+    completed: u64,
+    /// Steps after which this incarnation took snapshots that have not completed, after `n_completed` that have.
+    frozen: VecDeque<u64>,
+    n_completed: u32,
+    /// Nothing more can be evicted until a checkpoint completes or a step ends: rounds without success.
+    fruitless: u32,
+    /// Figures for the memory governor are this old.
+    slices_unreported: u32,
 }
 
 struct OpenStep {
@@ -136,6 +156,11 @@ impl Instance {
             next_seq,
             open: None,
             rows_out: 0,
+            completed: next_seq,
+            frozen: VecDeque::new(),
+            n_completed: 0,
+            fruitless: 0,
+            slices_unreported: 0,
         }))
     }
 
@@ -144,8 +169,57 @@ impl Instance {
         self.program.starts_region()
     }
 
-    fn restore(&mut self, state: &dyn StateReader, place: TaskPlace) -> Result<()> {
-        self.program.restore(state, place)
+    fn restore(
+        &mut self,
+        state: &dyn StateReader,
+        cold: Option<&ColdState>,
+        place: TaskPlace,
+        region: &RegionShared,
+    ) -> Result<()> {
+        let whole = (region.spec.memory.share(Share::State) / 8).min(WHOLE_BYTES_MAX);
+        self.program.restore(state, cold, place, whole)
+    }
+
+    /// Between steps: tells the operators of a checkpoint that has completed, if this task has passed its step.
+    fn note_checkpoint(&mut self, region: &RegionShared) {
+        let completed = region.completed.load(Ordering::Acquire);
+        if completed <= self.completed || completed > self.next_seq {
+            return;
+        }
+        let Some((seq, cold)) = region.log.lock().completed().filter(|c| c.0 < self.next_seq) else {
+            return;
+        };
+        self.completed = seq + 1;
+        while self.frozen.front().is_some_and(|&s| s <= seq) {
+            self.frozen.pop_front();
+            self.n_completed += 1;
+        }
+        self.program.snapshot_completed(self.n_completed, cold.as_ref());
+        self.fruitless = 0;
+    }
+
+    /// Says how much state there is, and evicts some if all holders have too much. Answers whether there is more to evict.
+    fn trim(&mut self, region: &RegionShared, slot: usize) -> bool {
+        let slot = &region.slots[slot];
+        let report = |program: &Program| {
+            let (live, pinned) = (program.live_bytes(), program.pinned_bytes());
+            slot.clean.set(live.saturating_sub(pinned));
+            slot.dirty.set(pinned);
+            live
+        };
+        let live = report(&self.program);
+        self.slices_unreported = 0;
+        let excess = slot.clean.excess();
+        if excess < EXCESS_BYTES_MIN.min(live / 32) || excess == 0 || self.fruitless >= FRUITLESS_ROUNDS {
+            return false;
+        }
+        let evicted = self.program.evict(excess + live / 32);
+        self.fruitless = match evicted {
+            Evicted { bytes: 0, round } => self.fruitless + u32::from(round),
+            _ => 0,
+        };
+        report(&self.program);
+        self.fruitless < FRUITLESS_ROUNDS
     }
 
     /// Begins the next step, if it has been submitted; otherwise says what to wait for.
@@ -189,6 +263,7 @@ impl Instance {
             }
         }
         let snapshot = if step.checkpoint {
+            self.frozen.push_back(step.seq);
             Some(self.program.snapshot()?)
         } else {
             None
@@ -215,14 +290,14 @@ impl Instance {
 impl TaskJob {
     /// A task whose first incarnation is compiled already.
     pub(crate) fn new(region: &Arc<RegionShared>, slot: usize, instance: Box<Instance>) -> Self {
-        let state = region.log.lock().restart(slot).1;
+        let restart = region.log.lock().restart(slot);
         let mut job = Self {
             region: Arc::clone(region),
             slot,
             state: State::Ended,
             failures: Failures::default(),
         };
-        job.state = job.restoring(instance, state);
+        job.state = job.restoring(instance, restart);
         job
     }
 
@@ -249,10 +324,15 @@ impl TaskJob {
         };
         let mut clock = Slice { start: Instant::now() };
         loop {
-            if instance.open.is_none()
-                && let Some(wait) = instance.begin(&self.region, self.slot)?
-            {
-                return Ok(wait);
+            if instance.open.is_none() {
+                instance.note_checkpoint(&self.region);
+                if instance.trim(&self.region, self.slot) {
+                    return Ok(Poll::Yield);
+                }
+                instance.program.compact();
+                if let Some(wait) = instance.begin(&self.region, self.slot)? {
+                    return Ok(wait);
+                }
             }
             match instance
                 .program
@@ -279,6 +359,10 @@ impl TaskJob {
                     if let Some(open) = &mut instance.open {
                         open.busy += clock.start.elapsed();
                     }
+                    instance.slices_unreported += 1;
+                    if instance.slices_unreported >= SLICES_REPORTED {
+                        instance.trim(&self.region, self.slot);
+                    }
                     return Ok(if stop == Advance::More { Poll::Yield } else { Poll::Idle });
                 }
             }
@@ -286,14 +370,15 @@ impl TaskJob {
     }
 
     fn start(&mut self) -> Result<()> {
-        let (seq, state) = self.region.log.lock().restart(self.slot);
-        let instance = Instance::compile(&self.region, self.slot, seq)?;
-        self.state = self.restoring(instance, state);
+        let restart = self.region.log.lock().restart(self.slot);
+        let instance = Instance::compile(&self.region, self.slot, restart.seq)?;
+        self.state = self.restoring(instance, restart);
         Ok(())
     }
 
     /// Fills the operators on a helper thread, if there is state to read.
-    fn restoring(&self, mut instance: Box<Instance>, state: Option<Arc<dyn StateReader>>) -> State {
+    fn restoring(&self, mut instance: Box<Instance>, restart: Restart) -> State {
+        let Restart { state, cold, .. } = restart;
         let Some(state) = state else {
             return State::Running(instance);
         };
@@ -301,8 +386,11 @@ impl TaskJob {
         let result = Arc::new(Mutex::new(None));
         let (place, filled) = (self.place(), Arc::clone(&result));
         let cell = Arc::clone(&self.region.cells[self.slot]);
+        let region = Arc::clone(&self.region);
         self.region.executor.run_blocking(Box::new(move || {
-            let restored = catch_unwind(AssertUnwindSafe(|| instance.restore(state.as_ref(), place)));
+            let restored = catch_unwind(AssertUnwindSafe(|| {
+                instance.restore(state.as_ref(), cold.as_ref(), place, &region)
+            }));
             *filled.lock() = Some(match restored {
                 Ok(Ok(())) => Ok(instance),
                 Ok(Err(error)) => Err(format!("its state could not be restored: {}", chain(&error))),

@@ -11,6 +11,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
 use levee_planner::plan::{OperatorId, StreamNode};
 
+use super::cold::{Cold, Evicted};
 use super::{Barrier, Operator, Output, Progress, StateWriter};
 use crate::{Delta, Diffs, Result, RuntimeError};
 
@@ -179,7 +180,35 @@ impl Operator for Checker {
         self.inner.next_timer_us()
     }
 
+    fn caches(&self) -> bool {
+        self.inner.caches()
+    }
+
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        self.inner.attach(cold, complete);
+    }
+
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        self.inner.snapshot_completed(n, cold);
+    }
+
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        self.inner.evict(bytes)
+    }
+
+    fn compact(&mut self) {
+        self.inner.compact();
+    }
+
     fn state_bytes(&self) -> usize {
         self.inner.state_bytes()
+    }
+
+    fn live_bytes(&self) -> usize {
+        self.inner.live_bytes()
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        self.inner.pinned_bytes()
     }
 }

@@ -1,17 +1,18 @@
 //! Bytes of state entries: little-endian fields after a version byte, read back with bounds checks.
 //!
-//! Keys are built from encoded parts so that entries of one group, join key or partition stand together:
+//! Keys are built from encoded parts so that entries of one group, join key or partition stand together, in the order of their
+//! sub-keys:
 //!
 //! ```text
-//!   ┌───────────┬───────────┬──────────────┐
-//!   │ key bytes │ sub-key   │ u32 key size │
-//!   └───────────┴───────────┴──────────────┘
+//!   ┌──────────────┬───────────┬─────────┐
+//!   │ u32 key size │ key bytes │ sub-key │
+//!   └──────────────┴───────────┴─────────┘
 //! ```
 
 use crate::{Result, RuntimeError};
 
 /// Version of every value's layout; the first byte.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Starts a value with the version and the key's hash (so that a restore need not hash again).
 pub fn begin(out: &mut Vec<u8>, hash: u64) {
@@ -31,12 +32,22 @@ pub fn put_bytes(out: &mut Vec<u8>, v: &[u8]) {
     out.extend_from_slice(v);
 }
 
+/// Appends a number in as few bytes as it needs: small ones of either sign are one byte.
+pub fn put_varint(out: &mut Vec<u8>, v: i64) {
+    let mut rest = ((v << 1) ^ (v >> 63)) as u64;
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
 /// Joins a key and a sub-key.
 pub fn join_key(out: &mut Vec<u8>, key: &[u8], sub: &[u8]) {
     out.clear();
+    out.extend_from_slice(&(key.len() as u32).to_be_bytes());
     out.extend_from_slice(key);
     out.extend_from_slice(sub);
-    out.extend_from_slice(&(key.len() as u32).to_be_bytes());
 }
 
 /// Splits what [`join_key`] joined.
@@ -45,7 +56,7 @@ pub fn join_key(out: &mut Vec<u8>, key: &[u8], sub: &[u8]) {
 /// Damaged bytes.
 pub fn split_key(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     let damaged = || RuntimeError::internal("state key is damaged");
-    let (rest, size) = bytes.split_last_chunk::<4>().ok_or_else(damaged)?;
+    let (size, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
     rest.split_at_checked(u32::from_be_bytes(*size) as usize)
         .ok_or_else(damaged)
 }
@@ -93,6 +104,27 @@ impl<'a> Reader<'a> {
         Ok(i64::from_le_bytes(self.array()?))
     }
 
+    /// A field of [`put_varint`].
+    ///
+    /// # Errors
+    /// Too few bytes, or too many for a number.
+    pub fn varint(&mut self) -> Result<i64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.array::<1>()?[0];
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok((value >> 1) as i64 ^ -((value & 1) as i64));
+            }
+        }
+        Err(RuntimeError::internal("operator state holds a number that is too long"))
+    }
+
+    /// Whether all fields have been read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// A field of [`put_bytes`].
     ///
     /// # Errors
@@ -105,5 +137,28 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| RuntimeError::internal("operator state ends early"))?;
         self.rest = rest;
         Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_and_keys_come_back() {
+        let numbers = [0, 1, -1, 63, 64, -64, -65, 1 << 40, i64::MAX, i64::MIN];
+        let mut bytes = Vec::new();
+        begin(&mut bytes, 7);
+        numbers.iter().for_each(|&n| put_varint(&mut bytes, n));
+        let (mut reader, hash) = Reader::open(&bytes).unwrap();
+        assert_eq!(hash, 7);
+        for n in numbers {
+            assert_eq!(reader.varint().unwrap(), n);
+        }
+        assert!(reader.is_empty() && reader.varint().is_err());
+        let mut key = Vec::new();
+        join_key(&mut key, b"ab", b"cd");
+        assert_eq!(split_key(&key).unwrap(), (&b"ab"[..], &b"cd"[..]));
+        assert!(split_key(&key[..5]).is_err());
     }
 }

@@ -6,35 +6,30 @@
 //! * one integer, date or timestamp column: the key itself stands in the table.
 //! * anything else: Arrow's row encoding, in an arena. Floats are made canonical first, so a key compares as SQL compares it.
 //!
-//! Cost per row: one hash, one probe; an allocation only when a chunk of the arena is full.
+//! Cost per row: one hash, one probe; an allocation only when a chunk of the arena is full. Tables grow by pieces, see
+//! [`super::segments`].
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, RowParser, SortField};
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 use super::arena::{Arena, Span};
 use super::columns::{as_i64, canonical, from_i64, is_native};
+use super::segments::Segments;
 use crate::hash::{hash_columns, hash_null, vnode};
 use crate::{Result, RuntimeError};
 
 /// No slot: the row has a NULL key that matches nothing.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Spreads a row's hash over a table: hashbrown takes buckets from the low bits and tags from the high ones, and the vnode's
-/// bits are the same for many of a task's keys.
-#[inline]
-pub fn bucket_hash(hash: u64) -> u64 {
-    hash.rotate_left(32)
-}
-
 /// The index.
 pub struct KeyIndex {
     kind: Kind,
     hashes: Vec<u64>,
     free: Vec<u32>,
+    /// Slots made since the owner last took the list, if it wants to know.
+    made: Option<Vec<u32>>,
 }
 
 enum Kind {
@@ -43,14 +38,14 @@ enum Kind {
     },
     Native {
         data_type: DataType,
-        table: HashTable<(i64, u32)>,
+        table: Segments<(i64, u32)>,
         keys: Vec<i64>,
         null: Option<u32>,
     },
     Encoded {
         converter: RowConverter,
         parser: RowParser,
-        table: HashTable<(u64, u32)>,
+        table: Segments<(u64, u32)>,
         arena: Arena,
         spans: Vec<Span>,
     },
@@ -66,7 +61,7 @@ impl KeyIndex {
             [] => Kind::Unit { present: false },
             [one] if is_native(one) => Kind::Native {
                 data_type: one.clone(),
-                table: HashTable::new(),
+                table: Segments::default(),
                 keys: Vec::new(),
                 null: None,
             },
@@ -75,7 +70,7 @@ impl KeyIndex {
                 Kind::Encoded {
                     parser: converter.parser(),
                     converter,
-                    table: HashTable::new(),
+                    table: Segments::default(),
                     arena: Arena::default(),
                     spans: Vec::new(),
                 }
@@ -85,7 +80,18 @@ impl KeyIndex {
             kind,
             hashes: Vec::new(),
             free: Vec::new(),
+            made: None,
         })
+    }
+
+    /// Slots made since the last call; the first call begins the list.
+    pub fn take_made(&mut self) -> Vec<u32> {
+        self.made.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Number of keys.
+    pub fn n_keys(&self) -> usize {
+        self.hashes.len() - self.free.len()
     }
 
     /// Number of slots ever made; per-slot columns must be this long.
@@ -139,6 +145,7 @@ impl KeyIndex {
                 slots.push(self.upsert_bytes(rows.row(i).data(), hash));
             }
         }
+        self.settle();
         Ok(())
     }
 
@@ -159,64 +166,82 @@ impl KeyIndex {
             };
             slots.push(slot);
         }
+        self.settle();
         Ok(())
+    }
+
+    /// Lets the table grow by as much as keys were inserted.
+    #[inline]
+    fn settle(&mut self) {
+        match &mut self.kind {
+            Kind::Unit { .. } => {}
+            Kind::Native { table, .. } => table.settle(|e| self.hashes[e.1 as usize]),
+            Kind::Encoded { table, .. } => table.settle(|e| e.0),
+        }
     }
 
     #[inline]
     fn upsert_value(&mut self, value: i64, hash: u64) -> u32 {
-        let Self { kind, hashes, free } = self;
+        let Self {
+            kind,
+            hashes,
+            free,
+            made,
+        } = self;
         let Kind::Native { table, keys, .. } = kind else {
             return NO_SLOT;
         };
-        match table.entry(
-            bucket_hash(hash),
-            |e| e.0 == value,
-            |e| bucket_hash(hashes[e.1 as usize]),
-        ) {
-            Entry::Occupied(found) => found.get().1,
-            Entry::Vacant(vacant) => {
-                let slot = free.pop().unwrap_or(keys.len() as u32);
-                vacant.insert((value, slot));
-                set(keys, slot, value);
-                set(hashes, slot, hash);
-                slot
-            }
+        let next = free.last().copied().unwrap_or(keys.len() as u32);
+        let slot = table
+            .find_or_insert(hash, |e| e.0 == value, |e| hashes[e.1 as usize], || (value, next))
+            .1;
+        if slot == next {
+            take_slot(slot, hash, hashes, free, made);
+            set(keys, slot, value);
         }
+        slot
     }
 
     fn upsert_null(&mut self) -> u32 {
-        let Self { kind, hashes, free } = self;
+        let Self {
+            kind,
+            hashes,
+            free,
+            made,
+        } = self;
         let Kind::Native { keys, null, .. } = kind else {
             return NO_SLOT;
         };
         *null.get_or_insert_with(|| {
-            let slot = free.pop().unwrap_or(keys.len() as u32);
+            let slot = free.last().copied().unwrap_or(keys.len() as u32);
+            take_slot(slot, hash_null(), hashes, free, made);
             set(keys, slot, 0);
-            set(hashes, slot, hash_null());
             slot
         })
     }
 
     #[inline]
     fn upsert_bytes(&mut self, bytes: &[u8], hash: u64) -> u32 {
-        let Self { kind, hashes, free } = self;
+        let Self {
+            kind,
+            hashes,
+            free,
+            made,
+        } = self;
         let Kind::Encoded {
             table, arena, spans, ..
         } = kind
         else {
             return NO_SLOT;
         };
+        let next = free.last().copied().unwrap_or(spans.len() as u32);
         let same = |e: &(u64, u32)| e.0 == hash && arena.get(spans[e.1 as usize]) == bytes;
-        match table.entry(bucket_hash(hash), same, |e| bucket_hash(e.0)) {
-            Entry::Occupied(found) => found.get().1,
-            Entry::Vacant(vacant) => {
-                let slot = free.pop().unwrap_or(spans.len() as u32);
-                vacant.insert((hash, slot));
-                set(spans, slot, arena.push(bytes));
-                set(hashes, slot, hash);
-                slot
-            }
+        let slot = table.find_or_insert(hash, same, |e| e.0, || (hash, next)).1;
+        if slot == next {
+            take_slot(slot, hash, hashes, free, made);
+            set(spans, slot, arena.push(bytes));
         }
+        slot
     }
 
     /// The slot of a key that [`Self::encode`] wrote.
@@ -224,12 +249,21 @@ impl KeyIndex {
     /// # Errors
     /// Damaged bytes.
     pub fn upsert_encoded(&mut self, bytes: &[u8], hash: u64) -> Result<u32> {
+        let slot = self.slot_of_encoded(bytes, hash)?;
+        self.settle();
+        Ok(slot)
+    }
+
+    fn slot_of_encoded(&mut self, bytes: &[u8], hash: u64) -> Result<u32> {
         let damaged = || RuntimeError::internal("state key is damaged");
         match &mut self.kind {
             Kind::Unit { present } => {
                 if !*present {
                     *present = true;
                     set(&mut self.hashes, 0, 0);
+                    if let Some(made) = &mut self.made {
+                        made.push(0);
+                    }
                 }
                 Ok(0)
             }
@@ -295,16 +329,14 @@ impl KeyIndex {
             Kind::Native { table, null, .. } => {
                 if *null == Some(slot) {
                     *null = None;
-                } else if let Ok(found) = table.find_entry(bucket_hash(hash), |e| e.1 == slot) {
-                    found.remove();
+                } else {
+                    table.remove(hash, |e| e.1 == slot);
                 }
             }
             Kind::Encoded {
                 table, arena, spans, ..
             } => {
-                if let Ok(found) = table.find_entry(bucket_hash(hash), |e| e.1 == slot) {
-                    found.remove();
-                }
+                table.remove(hash, |e| e.1 == slot);
                 arena.free(std::mem::take(&mut spans[slot as usize]));
             }
         }
@@ -319,26 +351,100 @@ impl KeyIndex {
         else {
             return;
         };
-        if arena.should_compact() {
-            let mut fresh = Arena::default();
+        if let Some(victims) = arena.victims() {
             for entry in table.iter() {
-                let span = &mut spans[entry.1 as usize];
-                *span = fresh.push(arena.get(*span));
+                arena.relocate(&mut spans[entry.1 as usize], &victims);
             }
-            *arena = fresh;
         }
     }
 
-    /// Memory held.
+    /// Plans the move of keys into the lowest slots: from → to, for the owner to move what it keeps per slot before it cuts that down
+    /// to the number answered. Afterwards no slot is free.
+    pub fn relocate(&mut self) -> (Vec<(u32, u32)>, usize) {
+        let n = self.n_keys();
+        if let Kind::Unit { .. } = self.kind {
+            return (Vec::new(), self.hashes.len());
+        }
+        let mut free = std::mem::take(&mut self.free);
+        free.sort_unstable();
+        let mut is_free = vec![false; self.hashes.len()];
+        free.iter().for_each(|&slot| is_free[slot as usize] = true);
+        let from = (n as u32..self.hashes.len() as u32).filter(|&slot| !is_free[slot as usize]);
+        let moves: Vec<(u32, u32)> = from.zip(free).collect();
+        for &(from, to) in &moves {
+            self.move_key(from, to);
+        }
+        self.hashes.truncate(n);
+        self.hashes.shrink_to_fit();
+        self.free = Vec::new();
+        let hashes = &self.hashes;
+        match &mut self.kind {
+            Kind::Unit { .. } => {}
+            Kind::Native { table, keys, .. } => {
+                keys.truncate(n);
+                keys.shrink_to_fit();
+                table.shrink(|e| hashes[e.1 as usize]);
+            }
+            Kind::Encoded { table, spans, .. } => {
+                spans.truncate(n);
+                spans.shrink_to_fit();
+                table.shrink(|e| e.0);
+            }
+        }
+        (moves, n)
+    }
+
+    fn move_key(&mut self, from: u32, to: u32) {
+        let hash = self.hashes[from as usize];
+        self.hashes[to as usize] = hash;
+        match &mut self.kind {
+            Kind::Unit { .. } => {}
+            Kind::Native { table, keys, null, .. } => {
+                keys[to as usize] = keys[from as usize];
+                if *null == Some(from) {
+                    *null = Some(to);
+                } else if let Some(entry) = table.find_mut(hash, |e| e.1 == from) {
+                    entry.1 = to;
+                }
+            }
+            Kind::Encoded { table, spans, .. } => {
+                spans[to as usize] = spans[from as usize];
+                if let Some(entry) = table.find_mut(hash, |e| e.1 == from) {
+                    entry.1 = to;
+                }
+            }
+        }
+    }
+
+    /// Memory held. What vectors have in reserve has not been touched and is not counted.
     pub fn bytes(&self) -> usize {
         let kind = match &self.kind {
             Kind::Unit { .. } => 0,
-            Kind::Native { table, keys, .. } => table.allocation_size() + keys.capacity() * 8,
+            Kind::Native { table, keys, .. } => table.bytes() + keys.len() * 8,
             Kind::Encoded {
                 table, arena, spans, ..
-            } => table.allocation_size() + arena.bytes() + spans.capacity() * size_of::<Span>(),
+            } => table.bytes() + arena.bytes() + spans.len() * size_of::<Span>(),
         };
-        kind + self.hashes.capacity() * 8 + self.free.capacity() * 4
+        kind + self.hashes.len() * 8 + self.free.len() * 4
+    }
+
+    /// Bytes that a key takes, about.
+    pub fn bytes_per_key(&self) -> usize {
+        match &self.kind {
+            Kind::Unit { .. } => 8,
+            Kind::Native { .. } => 8 + 8 + 24,
+            Kind::Encoded { arena, .. } => size_of::<Span>() + 8 + 24 + arena.live() / self.n_keys().max(1),
+        }
+    }
+}
+
+/// Notes that a slot is in use.
+#[inline]
+fn take_slot(slot: u32, hash: u64, hashes: &mut Vec<u64>, free: &mut Vec<u32>, made: &mut Option<Vec<u32>>) {
+    free.pop();
+    set(hashes, slot, hash);
+    if let Some(made) = made {
+        made.push(slot);
     }
 }
 

@@ -14,12 +14,14 @@
 use arrow::datatypes::SchemaRef;
 use levee_planner::plan::{StreamNode, StreamOp};
 
+use self::cold::{Cold, Evicted};
 use crate::{Delta, Result, RuntimeError};
 
 pub mod aggregate;
 mod arena;
 pub mod checker;
 mod codec;
+pub mod cold;
 pub mod columns;
 pub mod eval;
 pub mod expand;
@@ -29,12 +31,13 @@ mod keys;
 pub mod map;
 mod ordered;
 pub mod pass;
+mod segments;
 pub mod temporal;
 pub mod topn;
 pub mod upsert;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// What ends a step, as an operator may see it.
 #[derive(Debug, Clone)]
@@ -104,8 +107,45 @@ pub trait Operator: Send {
         None
     }
 
-    /// Bytes of state held, for metrics.
+    /// Whether the operator can read from and evict to the cold tier. One that does not is always restored whole.
+    fn caches(&self) -> bool {
+        false
+    }
+
+    /// The checkpoint that the operator starts from can be read through `cold`. With `complete` all of it has been given to
+    /// [`Self::restore`], or it is empty; otherwise none of it. Called before the first `push`.
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        let _ = (cold, complete);
+    }
+
+    /// The checkpoint of the `n`-th snapshot of this instance (from 1) has completed; `cold` reads it, if it can be read by keys. Called
+    /// between steps.
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        let _ = (n, cold);
+    }
+
+    /// Evicts about `bytes` of entries that `cold` holds as well, the coldest first, in a bounded piece of work. Called whenever no
+    /// other call is under way, also within a step.
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        let _ = bytes;
+        Evicted { bytes: 0, round: true }
+    }
+
+    /// Gives the memory of what has been evicted or removed back to the process, where that is much. Called between steps.
+    fn compact(&mut self) {}
+
+    /// Bytes of state held.
     fn state_bytes(&self) -> usize {
+        0
+    }
+
+    /// Those of them that are in use: the rest will be before more is taken.
+    fn live_bytes(&self) -> usize {
+        self.state_bytes()
+    }
+
+    /// Those that no eviction can free, because no completed checkpoint holds the entries.
+    fn pinned_bytes(&self) -> usize {
         0
     }
 }

@@ -8,9 +8,18 @@
 //!
 //! Each entry knows whether it has changed since the last snapshot and whether a snapshot holds it, so a snapshot writes
 //! changed entries only, however large the multiset. Within a step a count may pass through zero or below.
+//!
+//! A multiset need not be resident as a whole ([`super::cold`]): entries are read and evicted one by one. Who only wants the first
+//! values (the *front*: the least ones, or the greatest) reads those in order; how far they are all resident is noted per slot:
+//!
+//! ```text
+//!   front                  known up to 9
+//!   3 ×1   5 ×4   9 ×1   ┊         17 ×2 (read by itself)       …  only in the tier
+//! ```
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 /// A value that a multiset orders.
 pub trait Key: Ord + Clone + Send + Borrow<Self::Ref> + 'static {
@@ -28,6 +37,8 @@ const PERSISTED: u8 = 2;
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     count: i64,
+    /// When it last changed, see [`super::cold`].
+    stamp: u32,
     flags: u8,
 }
 
@@ -37,6 +48,25 @@ enum Counts<K> {
     Small(Vec<(K, Entry)>),
     Tree(BTreeMap<K, Entry>),
 }
+
+/// How far from the front all values of a slot are resident, where not all are.
+#[derive(Debug, Clone)]
+enum Known<K> {
+    Nothing,
+    UpTo(K),
+}
+
+/// Whether a value's count can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// By what is resident (also that it is absent).
+    Known,
+    /// Only by reading its entry.
+    Cold,
+}
+
+/// Entries evicted in one call, at most.
+const EVICT_ENTRIES: usize = 4096;
 
 /// The multisets.
 #[derive(Debug)]
@@ -48,16 +78,34 @@ pub struct OrderedCounts<K> {
     entries: usize,
     /// Entries with a count below zero.
     negative: usize,
+    /// The front is the greatest value.
+    from_back: bool,
+    stamp: u32,
+    /// Entries that are gone, but not from the last completed checkpoint: when they went, slot, value.
+    gone: VecDeque<(u32, u32, K)>,
+    /// The same as a set, while anybody asks.
+    gone_set: Option<BTreeMap<(u32, K), u32>>,
+    /// By slot, where not all entries are resident.
+    known: Vec<Option<Box<Known<K>>>>,
+    /// Slot and value up to which the eviction of a large slot has come.
+    sweep: Option<(u32, K)>,
 }
 
-impl<K> Default for OrderedCounts<K> {
-    fn default() -> Self {
+impl<K> OrderedCounts<K> {
+    /// Multisets of which the least values, or with `from_back` the greatest, are wanted first.
+    pub fn new(from_back: bool) -> Self {
         Self {
             slots: Vec::new(),
             dirty: Vec::new(),
             dirty_limit: 4096,
             entries: 0,
             negative: 0,
+            from_back,
+            stamp: 1,
+            gone: VecDeque::new(),
+            gone_set: None,
+            known: Vec::new(),
+            sweep: None,
         }
     }
 }
@@ -72,36 +120,33 @@ impl<K: Key> OrderedCounts<K> {
 
     /// Adds `diff` to a value's count; gives the counts before and after.
     pub fn add(&mut self, slot: u32, value: &K::Ref, diff: i64) -> (i64, i64) {
-        let Self {
-            slots, dirty, entries, ..
-        } = self;
-        let counts = &mut slots[slot as usize];
+        let counts = &mut self.slots[slot as usize];
         let (before, after) = match counts.get_mut(value) {
             Some(entry) => {
                 let before = entry.count;
                 entry.count += diff;
                 let after = entry.count;
-                let was_dirty = entry.flags & DIRTY != 0;
                 let persisted = entry.flags & PERSISTED != 0;
-                entry.flags |= DIRTY;
-                if !was_dirty {
-                    dirty.push((slot, K::own(value), persisted));
+                if entry.flags & DIRTY == 0 {
+                    entry.flags |= DIRTY;
+                    entry.stamp = self.stamp;
+                    self.dirty.push((slot, K::own(value), persisted));
                 }
                 if after == 0 {
-                    counts.remove(value);
-                    *entries -= 1;
+                    self.remove(slot, value, persisted);
                 }
                 (before, after)
             }
             None => {
                 let key = K::own(value);
-                dirty.push((slot, key.clone(), false));
+                self.dirty.push((slot, key.clone(), false));
                 let entry = Entry {
                     count: diff,
+                    stamp: self.stamp,
                     flags: DIRTY,
                 };
                 counts.insert(key, entry);
-                *entries += 1;
+                self.entries += 1;
                 (0, diff)
             }
         };
@@ -113,9 +158,16 @@ impl<K: Key> OrderedCounts<K> {
         (before, after)
     }
 
-    /// The least value present.
-    pub fn first(&self, slot: u32) -> Option<&K> {
-        self.iter(slot).next().map(|(k, _)| k)
+    fn remove(&mut self, slot: u32, value: &K::Ref, persisted: bool) {
+        self.slots[slot as usize].remove(value);
+        self.entries -= 1;
+        if persisted {
+            let key = K::own(value);
+            if let Some(set) = &mut self.gone_set {
+                set.insert((slot, key.clone()), self.stamp);
+            }
+            self.gone.push_back((self.stamp, slot, key));
+        }
     }
 
     /// The greatest value present.
@@ -125,36 +177,35 @@ impl<K: Key> OrderedCounts<K> {
 
     /// The greatest value present, and its count.
     pub fn last_with_count(&self, slot: u32) -> Option<(&K, i64)> {
-        let present = |entry: &Entry| entry.count > 0;
-        let (key, entry) = match &self.slots[slot as usize] {
-            Counts::One(k, e) => present(e).then_some((k, e)),
-            Counts::Small(list) => list.iter().rev().find(|(_, e)| present(e)).map(|(k, e)| (k, e)),
-            Counts::Tree(tree) => tree.iter().rev().find(|(_, e)| present(e)),
-        }?;
-        Some((key, entry.count))
+        self.iter_back(slot).next()
     }
 
-    /// Values present with their counts, ascending.
-    pub fn iter(&self, slot: u32) -> impl Iterator<Item = (&K, i64)> {
-        let (one, small, tree) = match &self.slots[slot as usize] {
-            Counts::One(k, e) => (Some((k, e)), None, None),
-            Counts::Small(list) => (None, Some(list.iter().map(|(k, e)| (k, e))), None),
-            Counts::Tree(tree) => (None, None, Some(tree.iter())),
-        };
+    fn iter_back(&self, slot: u32) -> impl Iterator<Item = (&K, i64)> {
+        let (one, small, tree) = self.slots[slot as usize].parts();
         one.into_iter()
-            .chain(small.into_iter().flatten())
-            .chain(tree.into_iter().flatten())
+            .chain(small.iter().rev().map(|(k, e)| (k, e)))
+            .chain(tree.into_iter().flat_map(|t| t.iter().rev()))
             .filter(|(_, e)| e.count > 0)
             .map(|(k, e)| (k, e.count))
     }
 
-    /// Whether every count of the slot is zero.
-    pub fn is_empty(&self, slot: u32) -> bool {
-        match &self.slots[slot as usize] {
-            Counts::One(..) => false,
-            Counts::Small(list) => list.is_empty(),
-            Counts::Tree(tree) => tree.is_empty(),
+    /// The value at the front, with its count.
+    pub fn front(&self, slot: u32) -> Option<(&K, i64)> {
+        if self.from_back {
+            self.iter_back(slot).next()
+        } else {
+            self.iter(slot).next()
         }
+    }
+
+    /// Values present with their counts, ascending.
+    pub fn iter(&self, slot: u32) -> impl Iterator<Item = (&K, i64)> {
+        let (one, small, tree) = self.slots[slot as usize].parts();
+        one.into_iter()
+            .chain(small.iter().map(|(k, e)| (k, e)))
+            .chain(tree.into_iter().flatten())
+            .filter(|(_, e)| e.count > 0)
+            .map(|(k, e)| (k, e.count))
     }
 
     /// Whether some count is negative: more was retracted than inserted.
@@ -162,14 +213,51 @@ impl<K: Key> OrderedCounts<K> {
         self.negative > 0
     }
 
-    /// Forgets a slot whose entries no snapshot holds.
+    /// Forgets a slot whose entries no snapshot holds, or that are all clean.
     pub fn clear(&mut self, slot: u32) {
         let counts = std::mem::replace(&mut self.slots[slot as usize], Counts::Small(Vec::new()));
-        self.entries -= match counts {
-            Counts::One(..) => 1,
-            Counts::Small(list) => list.len(),
-            Counts::Tree(tree) => tree.len(),
+        self.entries -= counts.len();
+        self.set_known_to(slot, None);
+    }
+
+    /// Moves slots (from, to), then cuts them down to `n`.
+    pub fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        let target: BTreeMap<u32, u32> = moves.iter().copied().collect();
+        for &(from, to) in moves {
+            self.slots.swap(from as usize, to as usize);
+            let known = self.known.get_mut(from as usize).and_then(Option::take);
+            self.set_known_to(to, known.map(|k| *k));
+        }
+        // What is noted of a slot without a target belongs to no key any more.
+        let place = |slot: &mut u32| match target.get(slot) {
+            Some(to) => {
+                *slot = *to;
+                true
+            }
+            None => (*slot as usize) < n,
         };
+        self.dirty.retain_mut(|item| place(&mut item.0));
+        self.gone.retain_mut(|item| place(&mut item.1));
+        self.gone_set = None;
+        self.sweep = None;
+        self.slots.truncate(n);
+        self.slots.shrink_to_fit();
+        self.known.truncate(n);
+        self.known.shrink_to_fit();
+    }
+
+    fn known(&self, slot: u32) -> Option<&Known<K>> {
+        self.known.get(slot as usize)?.as_deref()
+    }
+
+    fn set_known_to(&mut self, slot: u32, known: Option<Known<K>>) {
+        let at = slot as usize;
+        if known.is_some() && self.known.len() <= at {
+            self.known.resize_with(self.slots.len().max(at + 1), || None);
+        }
+        if let Some(place) = self.known.get_mut(at) {
+            *place = known.map(Box::new);
+        }
     }
 
     /// Hands out entries that changed since the last snapshot (`None`: gone); all entries if `full`.
@@ -194,15 +282,145 @@ impl<K: Key> OrderedCounts<K> {
         }
     }
 
-    /// Takes an entry of a snapshot.
+    /// Takes an entry of a snapshot, unless what is resident is newer.
     pub fn restore(&mut self, slot: u32, key: K, count: i64) {
         self.grow(slot as usize + 1);
+        if self.is_gone(slot, &key) || self.slots[slot as usize].get_mut(key.borrow()).is_some() {
+            return;
+        }
         let entry = Entry {
             count,
+            stamp: 0,
             flags: PERSISTED,
         };
         self.slots[slot as usize].insert(key, entry);
         self.entries += 1;
+    }
+
+    fn is_gone(&mut self, slot: u32, key: &K) -> bool {
+        if self.gone.is_empty() {
+            return false;
+        }
+        let gone = &self.gone;
+        let set = self
+            .gone_set
+            .get_or_insert_with(|| gone.iter().map(|(at, s, k)| ((*s, k.clone()), *at)).collect());
+        set.contains_key(&(slot, key.clone()))
+    }
+
+    /// The slot's entries are in the tier, except those resident.
+    pub fn set_cold(&mut self, slot: u32) {
+        self.set_known_to(slot, Some(Known::Nothing));
+    }
+
+    /// Whether all of the slot's entries are resident.
+    pub fn is_all(&self, slot: u32) -> bool {
+        self.known(slot).is_none()
+    }
+
+    /// All entries up to this one are resident; `None`: all.
+    pub fn set_known(&mut self, slot: u32, up_to: Option<K>) {
+        self.set_known_to(slot, up_to.map(Known::UpTo));
+    }
+
+    /// Whether a value's count is known.
+    pub fn look_up(&mut self, slot: u32, value: &K::Ref) -> Lookup {
+        let within = match self.known(slot) {
+            None => return Lookup::Known,
+            Some(Known::Nothing) => false,
+            Some(Known::UpTo(bound)) => self.is_within(value, bound.borrow()),
+        };
+        if within || self.slots[slot as usize].get_mut(value).is_some() || self.is_gone(slot, &K::own(value)) {
+            Lookup::Known
+        } else {
+            Lookup::Cold
+        }
+    }
+
+    fn is_within(&self, value: &K::Ref, bound: &K::Ref) -> bool {
+        if self.from_back { value >= bound } else { value <= bound }
+    }
+
+    /// Whether the first `copies` values from the front cannot be told yet, and up to which value all are known (`None`: none).
+    pub fn wants(&self, slot: u32, copies: i64) -> Option<Option<&K>> {
+        let bound = match self.known(slot)? {
+            Known::Nothing => return Some(None),
+            Known::UpTo(bound) => bound,
+        };
+        let mut left = copies;
+        let mut enough = |(key, count): (&K, i64)| {
+            left -= count;
+            !self.is_within(key.borrow(), bound.borrow()) || left <= 0
+        };
+        let last = if self.from_back {
+            self.iter_back(slot).find(|e| enough(*e))
+        } else {
+            self.iter(slot).find(|e| enough(*e))
+        };
+        let known = last.is_some_and(|(key, _)| self.is_within(key.borrow(), bound.borrow()));
+        (!known).then_some(Some(bound))
+    }
+
+    /// A snapshot has been taken: changes bear the next stamp.
+    pub fn freeze(&mut self) {
+        self.stamp += 1;
+    }
+
+    /// The checkpoint of the `n`-th snapshot has completed.
+    pub fn complete(&mut self, n: u32) {
+        while let Some((at, ..)) = self.gone.front()
+            && *at <= n
+        {
+            let Some((at, slot, key)) = self.gone.pop_front() else {
+                break;
+            };
+            if let Some(set) = &mut self.gone_set {
+                let at_key = (slot, key);
+                if set.get(&at_key) == Some(&at) {
+                    set.remove(&at_key);
+                }
+            }
+        }
+        if self.gone.is_empty() {
+            self.gone_set = None;
+            self.gone.shrink_to(1024);
+        }
+    }
+
+    /// Evicts clean entries of a slot, but not the first `keep` from the front; changes up to the stamp `completed` are clean. Looks
+    /// at a bounded number, and goes on from there when it is called again. Answers how many went.
+    pub fn evict(&mut self, slot: u32, keep: usize, completed: u32) -> usize {
+        let counts = &mut self.slots[slot as usize];
+        if counts.len() <= keep {
+            return 0;
+        }
+        let from = self.sweep.take().filter(|s| s.0 == slot).map(|s| s.1);
+        let skip = if from.is_some() { 0 } else { keep };
+        let mut picked = Vec::new();
+        for (i, (key, entry)) in counts.range(from.as_ref(), self.from_back).enumerate() {
+            if i >= EVICT_ENTRIES {
+                self.sweep = Some((slot, key.clone()));
+                break;
+            }
+            if i >= skip && entry.flags == PERSISTED && entry.stamp <= completed {
+                picked.push(key.clone());
+            }
+        }
+        let Some(first) = picked.first() else { return 0 };
+        let before = counts.before(first, self.from_back).cloned();
+        for key in &picked {
+            counts.remove(key.borrow());
+        }
+        self.entries -= picked.len();
+        let lower = match self.known(slot) {
+            None => true,
+            Some(Known::Nothing) => false,
+            Some(Known::UpTo(bound)) => self.is_within(first.borrow(), bound.borrow()),
+        };
+        if lower {
+            self.set_known_to(slot, Some(before.map_or(Known::Nothing, Known::UpTo)));
+        }
+        picked.len()
     }
 
     /// One item per changed entry, and none for entries that came and went between two snapshots.
@@ -218,9 +436,21 @@ impl<K: Key> OrderedCounts<K> {
 
     /// Memory held, without what the values point to.
     pub fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Counts<K>>()
-            + self.entries * size_of::<(K, Entry)>() * 3 / 2
+        self.slots.len() * size_of::<Counts<K>>()
+            + self.entries * Self::entry_bytes()
             + self.dirty.capacity() * size_of::<(u32, K, bool)>()
+            + self.gone.capacity() * size_of::<(u32, u32, K)>()
+            + self.known.len() * 8
+    }
+
+    /// Memory of an entry, without what its value points to.
+    pub fn entry_bytes() -> usize {
+        size_of::<(K, Entry)>() * 3 / 2
+    }
+
+    /// Resident entries of a slot.
+    pub fn len(&self, slot: u32) -> usize {
+        self.slots[slot as usize].len()
     }
 
     /// Number of distinct values over all slots.
@@ -230,6 +460,62 @@ impl<K: Key> OrderedCounts<K> {
 }
 
 impl<K: Key> Counts<K> {
+    #[allow(clippy::type_complexity, reason = "the three forms, for iterators to be chained")]
+    fn parts(&self) -> (Option<(&K, &Entry)>, &[(K, Entry)], Option<&BTreeMap<K, Entry>>) {
+        match self {
+            Self::One(k, e) => (Some((k, e)), &[], None),
+            Self::Small(list) => (None, list, None),
+            Self::Tree(tree) => (None, &[], Some(tree)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::One(..) => 1,
+            Self::Small(list) => list.len(),
+            Self::Tree(tree) => tree.len(),
+        }
+    }
+
+    /// All entries from `from` on, towards the back, or with `from_back` towards the front.
+    fn range<'a>(&'a self, from: Option<&K>, from_back: bool) -> Box<dyn Iterator<Item = (&'a K, &'a Entry)> + 'a> {
+        let (one, small, tree) = self.parts();
+        let bounds = match (from, from_back) {
+            (None, _) => (Bound::Unbounded, Bound::Unbounded),
+            (Some(from), false) => (Bound::Included(from.clone()), Bound::Unbounded),
+            (Some(from), true) => (Bound::Unbounded, Bound::Included(from.clone())),
+        };
+        // The small forms are always taken whole.
+        let few = one.into_iter().chain(small.iter().map(|(k, e)| (k, e)));
+        match (tree, from_back) {
+            (Some(tree), false) => Box::new(tree.range::<K, _>(bounds)),
+            (Some(tree), true) => Box::new(tree.range::<K, _>(bounds).rev()),
+            (None, false) => Box::new(few),
+            (None, true) => Box::new(few.rev()),
+        }
+    }
+
+    /// The key that stands before another one, seen from the front.
+    fn before(&self, key: &K, from_back: bool) -> Option<&K> {
+        let (one, small, tree) = self.parts();
+        let bounds = if from_back {
+            (Bound::Excluded(key.clone()), Bound::Unbounded)
+        } else {
+            (Bound::Unbounded, Bound::Excluded(key.clone()))
+        };
+        if let Some(tree) = tree {
+            let mut range = tree.range::<K, _>(bounds);
+            let found = if from_back { range.next() } else { range.next_back() };
+            return found.map(|(k, _)| k);
+        }
+        let mut few = one.into_iter().chain(small.iter().map(|(k, e)| (k, e))).map(|(k, _)| k);
+        if from_back {
+            few.find(|k| *k > key)
+        } else {
+            few.rev().find(|k| *k < key)
+        }
+    }
+
     #[inline]
     fn get_mut(&mut self, value: &K::Ref) -> Option<&mut Entry> {
         match self {
@@ -304,7 +590,7 @@ mod tests {
     #[test]
     fn behaves_as_a_map_and_snapshots_rebuild_it() {
         let mut rng = Rng::new(5);
-        let mut counts = OrderedCounts::<i64>::default();
+        let mut counts = OrderedCounts::<i64>::new(false);
         counts.grow(4);
         let mut model: BTreeMap<(u32, i64), i64> = BTreeMap::new();
         let mut stored: BTreeMap<(u32, i64), i64> = BTreeMap::new();
@@ -323,7 +609,7 @@ mod tests {
                 let of_slot = model.iter().filter(|(k, c)| k.0 == slot && **c > 0);
                 let expected: Vec<(i64, i64)> = of_slot.map(|(k, c)| (k.1, *c)).collect();
                 assert_eq!(counts.iter(slot).map(|(k, c)| (*k, c)).collect::<Vec<_>>(), expected);
-                assert_eq!(counts.first(slot).copied(), expected.first().map(|e| e.0));
+                assert_eq!(counts.front(slot).map(|e| *e.0), expected.first().map(|e| e.0));
                 assert_eq!(counts.last(slot).copied(), expected.last().map(|e| e.0));
                 assert_eq!(counts.has_negative(), model.values().any(|c| *c < 0));
             }

@@ -30,7 +30,7 @@ use super::arena::{Arena, Span};
 use super::codec::{self, Reader};
 use super::columns::{coerce, nullable};
 use super::eval::batch;
-use super::keys::bucket_hash;
+use super::segments::bucket_hash;
 use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
 use crate::hash::{hash_columns, vnode};
 use crate::{Delta, Result, RuntimeError};
@@ -253,13 +253,10 @@ impl TemporalFilter {
     }
 
     fn compact(&mut self) {
-        if self.arena.should_compact() {
-            let mut fresh = Arena::default();
+        if let Some(victims) = self.arena.victims() {
             for &slot in self.table.iter() {
-                let row = &mut self.rows[slot as usize];
-                row.bytes = fresh.push(self.arena.get(row.bytes));
+                self.arena.relocate(&mut self.rows[slot as usize].bytes, &victims);
             }
-            self.arena = fresh;
         }
     }
 }

@@ -11,7 +11,9 @@
 //! An entry's bytes are its encoded sort columns, then its encoded row, then the size of the former; they sort as PostgreSQL sorts
 //! (C order of text, NaN last, intervals by length).
 //!
-//! State: table 0, partition and entry → multiplicity. Bytes per row: its encoding twice over at most, and 50.
+//! State: table 0, partition and entry → multiplicity; table 1, partition → number of rows (kept rows, over append-only input), so that
+//! a partition that is not resident, or does not exist, is found by one look-up. Bytes per row: its encoding twice over at most,
+//! and 60. Of a partition that is read from the cold tier only the window and the rows that change become resident.
 //!
 //! Cost per row: two encodes, a probe, a lookup in the partition's order. Cost per touched partition and step: `offset + limit`
 //! (without a limit, the whole partition: numbering all rows cannot cost less, as all may move).
@@ -25,11 +27,13 @@ use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, RowParser, SortField};
 use levee_planner::plan::SortKey;
 
+use super::aggregate::accumulator::relocate;
 use super::codec::{self, Reader};
+use super::cold::{COLD_ROWS, Cold, ColdKeys, Evicted, Residency, Scan};
 use super::columns::{bigint, coerce, nullable, sortable, sortable_type};
 use super::eval::batch;
 use super::keys::KeyIndex;
-use super::ordered::OrderedCounts;
+use super::ordered::{Lookup, OrderedCounts};
 use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
 use crate::{Delta, Result, RuntimeError};
 
@@ -37,10 +41,16 @@ const CHUNK: usize = 8192;
 
 /// Touched in this step.
 const STEP: u8 = 1;
-/// A snapshot holds entries of the partition.
+/// A snapshot holds the partition.
 const PERSISTED: u8 = 2;
-/// Empty, and to be forgotten after the next snapshot.
-const DEAD: u8 = 4;
+/// Changed since the last snapshot.
+const CHANGED: u8 = 4;
+
+/// Entries read at once.
+const SCAN_ENTRIES: usize = 64;
+/// Bytes of a partition's slot, and of an entry with what it points to, about.
+const PARTITION_BYTES: usize = 70;
+const ENTRY_BYTES: usize = 150;
 
 /// A top-N's parameters.
 #[derive(Debug, Clone)]
@@ -78,10 +88,17 @@ pub struct TopN {
     entries: OrderedCounts<Arc<[u8]>>,
     copies: Vec<i64>,
     flags: Vec<u8>,
+    /// When a partition last changed, see [`super::cold`].
+    stamps: Vec<u32>,
+    residency: Residency,
     /// The last entry of a window that is full.
     bounds: Vec<Option<Arc<[u8]>>>,
     touched: Vec<(u32, Window)>,
+    changed: Vec<u32>,
+    /// Empty partitions that the last completed checkpoint may still hold.
     dead: Vec<u32>,
+    /// A delta that is read and absorbed in pieces: the next row.
+    pending: Option<(Delta, usize)>,
     changes: Vec<Change>,
     slots: Vec<u32>,
     scratch: Vec<u8>,
@@ -134,12 +151,16 @@ impl TopN {
             parser: rows.parser(),
             rows,
             index: KeyIndex::new(&partition)?,
-            entries: OrderedCounts::default(),
+            entries: OrderedCounts::new(false),
             copies: Vec::new(),
             flags: Vec::new(),
+            stamps: Vec::new(),
+            residency: Residency::default(),
             bounds: Vec::new(),
             touched: Vec::new(),
+            changed: Vec::new(),
             dead: Vec::new(),
+            pending: None,
             changes: Vec::new(),
             slots: Vec::new(),
             scratch: Vec::new(),
@@ -156,16 +177,135 @@ impl TopN {
         if self.flags.len() < n {
             self.copies.resize(n, 0);
             self.flags.resize(n, 0);
+            self.stamps.resize(n, 0);
             self.bounds.resize(n, None);
             self.entries.grow(n);
         }
     }
 
-    fn touch(&mut self, slot: u32) {
+    /// Notes the window of a partition before its first change in the step.
+    fn touch(&mut self, slot: u32) -> Result<()> {
         if self.flags[slot as usize] & STEP == 0 {
+            self.load_window(slot)?;
             self.flags[slot as usize] |= STEP;
             self.touched.push((slot, self.window(slot)));
         }
+        Ok(())
+    }
+
+    fn mark_changed(&mut self, slot: u32) {
+        let flags = &mut self.flags[slot as usize];
+        if *flags & CHANGED == 0 {
+            *flags |= CHANGED;
+            self.stamps[slot as usize] = self.residency.stamp();
+            self.changed.push(slot);
+        }
+    }
+
+    /// Copies from the front that a window needs.
+    fn places(&self) -> i64 {
+        let places = self.plan.limit.map(|l| l.saturating_add(self.plan.offset));
+        places.map_or(i64::MAX, |p| i64::try_from(p).unwrap_or(i64::MAX))
+    }
+
+    /// Reads a partition's entries until its window can be told.
+    fn load_window(&mut self, slot: u32) -> Result<()> {
+        self.load_front(slot, self.places())
+    }
+
+    fn load_front(&mut self, slot: u32, places: i64) -> Result<()> {
+        let Some(cold) = self.residency.reads() else {
+            return Ok(());
+        };
+        let mut scan: Option<Scan> = None;
+        let (mut partition, mut prefix) = (Vec::new(), Vec::new());
+        while let Some(after) = self.entries.wants(slot, places) {
+            let scan = match &mut scan {
+                Some(scan) => scan,
+                none => none.insert(cold.scan()?),
+            };
+            partition.clear();
+            self.index.encode(slot, &mut partition);
+            codec::join_key(&mut prefix, &partition, &[]);
+            let after = after.map(Arc::clone);
+            scan.seek(0, self.index.vnode(slot), &prefix, after.as_deref())?;
+            let mut last = None;
+            for i in 0..=SCAN_ENTRIES {
+                match scan.next()? {
+                    Some((entry, value)) if i < SCAN_ENTRIES => {
+                        let entry: Arc<[u8]> = Arc::from(entry);
+                        last = Some(Arc::clone(&entry));
+                        self.entries.restore(slot, entry, Reader::open(value)?.0.i64()?);
+                    }
+                    Some(_) => break,
+                    None => last = None,
+                }
+                if last.is_none() {
+                    break;
+                }
+            }
+            self.entries.set_known(slot, last);
+        }
+        Ok(())
+    }
+
+    /// Looks up the partitions that have just been given a slot.
+    fn load_partitions(&mut self) -> Result<()> {
+        let Some(cold) = self.residency.reads().cloned() else {
+            return Ok(());
+        };
+        let made = self.index.take_made();
+        let (mut keys, mut key) = (ColdKeys::default(), Vec::new());
+        for &slot in &made {
+            key.clear();
+            self.index.encode(slot, &mut key);
+            keys.push(&cold, 1, self.index.vnode(slot), &key);
+        }
+        let mut found = Vec::new();
+        cold.get_many(&keys, &mut |i, value| {
+            found.push((made[i], Reader::open(value)?.0.i64()?));
+            Ok(())
+        })?;
+        for (slot, copies) in found {
+            self.copies[slot as usize] = copies;
+            self.flags[slot as usize] = PERSISTED;
+            self.stamps[slot as usize] = 0;
+            self.entries.set_cold(slot);
+            if self.keep.is_some() {
+                // Which rows go when better ones come is decided at the far end.
+                self.load_front(slot, i64::MAX)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the multiplicities of entries that a batch changes.
+    fn load_entries(&mut self, slots: &[u32], entry: &mut dyn FnMut(usize, &mut Vec<u8>)) -> Result<()> {
+        let Some(cold) = self.residency.reads().cloned() else {
+            return Ok(());
+        };
+        let mut unknown = Vec::new();
+        for (i, &slot) in slots.iter().enumerate() {
+            entry(i, &mut self.scratch);
+            if self.entries.look_up(slot, &self.scratch) == Lookup::Cold {
+                unknown.push((slot, Arc::<[u8]>::from(self.scratch.as_slice())));
+            }
+        }
+        unknown.sort_unstable();
+        unknown.dedup();
+        let (mut keys, mut partition, mut key) = (ColdKeys::default(), Vec::new(), Vec::new());
+        for (slot, entry) in &unknown {
+            partition.clear();
+            self.index.encode(*slot, &mut partition);
+            codec::join_key(&mut key, &partition, entry);
+            keys.push(&cold, 0, self.index.vnode(*slot), &key);
+        }
+        let entries = &mut self.entries;
+        cold.get_many(&keys, &mut |i, value| {
+            let (slot, entry) = &unknown[i];
+            entries.restore(*slot, Arc::clone(entry), Reader::open(value)?.0.i64()?);
+            Ok(())
+        })
     }
 
     /// The entries that a partition shows.
@@ -192,15 +332,16 @@ impl TopN {
     }
 
     /// Adds a row of an append-only input; rows that can never be shown are dropped.
-    fn add_bounded(&mut self, slot: u32, diff: i64, keep: i64) {
+    fn add_bounded(&mut self, slot: u32, diff: i64, keep: i64) -> Result<()> {
         let at = slot as usize;
         if self.copies[at] >= keep {
             let beyond = |last: &Arc<[u8]>| self.scratch.as_slice() > last.as_ref();
             if keep == 0 || self.entries.last(slot).is_some_and(beyond) {
-                return;
+                return Ok(());
             }
         }
-        self.touch(slot);
+        self.touch(slot)?;
+        self.mark_changed(slot);
         self.entries.add(slot, &self.scratch, diff);
         self.copies[at] += diff;
         while let Some((last, count)) = self.entries.last_with_count(slot) {
@@ -211,23 +352,29 @@ impl TopN {
             self.entries.add(slot, &last, -count);
             self.copies[at] -= count;
         }
+        Ok(())
     }
 
-    fn add(&mut self, slot: u32, diff: i64) {
+    fn add(&mut self, slot: u32, diff: i64) -> Result<()> {
         let at = slot as usize;
         let beyond = self.flags[at] & STEP == 0
             && self.bounds[at]
                 .as_ref()
                 .is_some_and(|bound| self.scratch.as_slice() > bound.as_ref());
         if !beyond {
-            self.touch(slot);
+            self.touch(slot)?;
         }
+        self.mark_changed(slot);
         self.entries.add(slot, &self.scratch, diff);
         self.copies[at] += diff;
+        Ok(())
     }
 
     /// Ends the step for a partition: notes what changed in its window.
-    fn settle(&mut self, slot: u32, before: &Window) {
+    fn settle(&mut self, slot: u32, before: &Window) -> Result<()> {
+        if self.copies[slot as usize] > 0 {
+            self.load_window(slot)?;
+        }
         let after = self.window(slot);
         if self.plan.row_number {
             self.compare_places(before, &after);
@@ -242,14 +389,10 @@ impl TopN {
             .is_some_and(|l| i64::try_from(l).is_ok_and(|l| l == shown));
         self.bounds[at] = after.last().filter(|_| full).map(|e| Arc::clone(&e.0));
         self.flags[at] &= !STEP;
-        if self.entries.is_empty(slot) {
-            if self.flags[at] & PERSISTED == 0 {
-                self.forget(slot);
-            } else if self.flags[at] & DEAD == 0 {
-                self.flags[at] |= DEAD;
-                self.dead.push(slot);
-            }
+        if self.copies[at] == 0 && self.flags[at] & PERSISTED == 0 && !self.entries.has_negative() {
+            self.forget(slot);
         }
+        Ok(())
     }
 
     fn forget(&mut self, slot: u32) {
@@ -257,6 +400,7 @@ impl TopN {
         self.flags[at] = 0;
         self.bounds[at] = None;
         self.copies[at] = 0;
+        self.entries.clear(slot);
         self.index.remove(slot);
     }
 
@@ -313,7 +457,7 @@ impl TopN {
             let Some((slot, before)) = self.touched.pop() else {
                 break;
             };
-            self.settle(slot, &before);
+            self.settle(slot, &before)?;
         }
         let part = self.changes.split_off(self.changes.len().saturating_sub(CHUNK));
         if !part.is_empty() {
@@ -326,9 +470,83 @@ impl TopN {
                 ));
             }
             self.index.compact();
+            if self.changed.len() > 2 * self.flags.len() + 1024 {
+                self.recount_changed();
+            }
             return Ok(Progress::Done);
         }
         Ok(Progress::More)
+    }
+
+    /// Slots are noted again when they are given to another partition; this makes the list exact.
+    fn recount_changed(&mut self) {
+        self.changed = (0..self.flags.len() as u32)
+            .filter(|&s| self.flags[s as usize] & CHANGED != 0)
+            .collect();
+    }
+
+    /// From now on some of the state is only in the tier.
+    fn begin_partial(&mut self) {
+        if self.residency.reads().is_none() {
+            self.index.take_made();
+            self.residency.evicted();
+        }
+    }
+
+    /// Takes a batch, or as much of it as can be read in one piece of work.
+    fn absorb_some(&mut self) -> Result<Progress> {
+        let Some((delta, from)) = self.pending.take() else {
+            return Ok(Progress::Done);
+        };
+        let n = delta.num_rows();
+        let to = match self.residency.reads() {
+            Some(_) => n.min(from + COLD_ROWS),
+            None => n,
+        };
+        if from == 0 && to == n {
+            self.absorb(&delta)?;
+            return Ok(Progress::Done);
+        }
+        self.absorb(&delta.slice(from, to - from))?;
+        if to == n {
+            return Ok(Progress::Done);
+        }
+        self.pending = Some((delta, to));
+        Ok(Progress::More)
+    }
+
+    fn absorb(&mut self, delta: &Delta) -> Result<()> {
+        let column = |c: usize| Arc::clone(delta.batch.column(c));
+        let partition: Vec<ArrayRef> = self.plan.partition_by.iter().map(|&c| column(c)).collect();
+        let mut slots = std::mem::take(&mut self.slots);
+        self.index.upsert(&partition, delta.num_rows(), false, &mut slots)?;
+        self.grow();
+        let keys = match &self.order {
+            None => None,
+            Some(order) => {
+                let columns: Vec<ArrayRef> = self.plan.order_by.iter().map(|k| sortable(&column(k.column))).collect();
+                Some(order.convert_columns(&columns)?)
+            }
+        };
+        let rows = self.rows.convert_columns(delta.batch.columns())?;
+        let entry = |i: usize, out: &mut Vec<u8>| {
+            let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
+            out.clear();
+            out.extend_from_slice(key);
+            out.extend_from_slice(rows.row(i).data());
+            out.extend_from_slice(&(key.len() as u32).to_be_bytes());
+        };
+        self.load_partitions()?;
+        self.load_entries(&slots, &mut |i, out| entry(i, out))?;
+        for (i, &slot) in slots.iter().enumerate() {
+            entry(i, &mut self.scratch);
+            match self.keep {
+                Some(keep) => self.add_bounded(slot, delta.diff(i), keep)?,
+                None => self.add(slot, delta.diff(i))?,
+            }
+        }
+        self.slots = slots;
+        Ok(())
     }
 
     fn delta(&self, changes: &[Change]) -> Result<Delta> {
@@ -377,32 +595,8 @@ impl Operator for TopN {
             });
             return Ok(Progress::Done);
         }
-        let column = |c: usize| Arc::clone(delta.batch.column(c));
-        let partition: Vec<ArrayRef> = self.plan.partition_by.iter().map(|&c| column(c)).collect();
-        let mut slots = std::mem::take(&mut self.slots);
-        self.index.upsert(&partition, n, false, &mut slots)?;
-        self.grow();
-        let keys = match &self.order {
-            None => None,
-            Some(order) => {
-                let columns: Vec<ArrayRef> = self.plan.order_by.iter().map(|k| sortable(&column(k.column))).collect();
-                Some(order.convert_columns(&columns)?)
-            }
-        };
-        let rows = self.rows.convert_columns(delta.batch.columns())?;
-        for (i, &slot) in slots.iter().enumerate() {
-            let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
-            self.scratch.clear();
-            self.scratch.extend_from_slice(key);
-            self.scratch.extend_from_slice(rows.row(i).data());
-            self.scratch.extend_from_slice(&(key.len() as u32).to_be_bytes());
-            match self.keep {
-                Some(keep) => self.add_bounded(slot, delta.diff(i), keep),
-                None => self.add(slot, delta.diff(i)),
-            }
-        }
-        self.slots = slots;
-        Ok(Progress::Done)
+        self.pending = Some((delta, 0));
+        self.absorb_some()
     }
 
     fn close(&mut self, _barrier: &Barrier, out: &mut Output) -> Result<Progress> {
@@ -410,49 +604,158 @@ impl Operator for TopN {
     }
 
     fn resume(&mut self, out: &mut Output) -> Result<Progress> {
+        if self.pending.is_some() {
+            return self.absorb_some();
+        }
         self.emit_some(out)
     }
 
     fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
         let (mut partition, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
-        let (index, flags) = (&self.index, &mut self.flags);
+        let index = &self.index;
         self.entries.snapshot(full, |slot, entry, count| {
             partition.clear();
             index.encode(slot, &mut partition);
             codec::join_key(&mut key, &partition, entry);
             codec::begin(&mut value, index.hash(slot));
             codec::put_i64(&mut value, count.unwrap_or(0));
-            if count.is_some() {
-                flags[slot as usize] |= PERSISTED;
-            }
             (out.put)(0, index.vnode(slot), &key, count.map(|_| value.as_slice()));
         });
-        for slot in std::mem::take(&mut self.dead) {
-            self.flags[slot as usize] &= !DEAD;
-            if self.entries.is_empty(slot) {
-                self.forget(slot);
+        self.entries.freeze();
+        let slots = if full {
+            self.changed.clear();
+            (0..self.flags.len() as u32).collect()
+        } else {
+            std::mem::take(&mut self.changed)
+        };
+        self.residency.freeze(slots.len());
+        for slot in slots {
+            let at = slot as usize;
+            let (flags, copies) = (self.flags[at], self.copies[at]);
+            if flags & CHANGED == 0 && !(full && copies > 0) {
+                continue;
             }
+            key.clear();
+            self.index.encode(slot, &mut key);
+            if copies > 0 {
+                codec::begin(&mut value, self.index.hash(slot));
+                codec::put_i64(&mut value, copies);
+                (out.put)(1, self.index.vnode(slot), &key, Some(&value));
+            } else {
+                // It stays, as a note that it is gone, until a checkpoint says so.
+                (out.put)(1, self.index.vnode(slot), &key, None);
+                self.dead.push(slot);
+            }
+            self.flags[at] = PERSISTED;
         }
         self.index.compact();
         Ok(())
     }
 
     fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
-        if table != 0 {
-            return Err(RuntimeError::internal(format!("a top-N has no state table {table}")));
-        }
         let (mut reader, hash) = Reader::open(value)?;
-        let (partition, entry) = codec::split_key(key)?;
-        let slot = self.index.upsert_encoded(partition, hash)?;
-        self.grow();
-        let count = reader.i64()?;
-        self.entries.restore(slot, Arc::from(entry), count);
-        self.copies[slot as usize] += count;
-        self.flags[slot as usize] |= PERSISTED;
+        match table {
+            0 => {
+                let (partition, entry) = codec::split_key(key)?;
+                let slot = self.index.upsert_encoded(partition, hash)?;
+                self.grow();
+                self.entries.restore(slot, Arc::from(entry), reader.i64()?);
+            }
+            1 => {
+                let slot = self.index.upsert_encoded(key, hash)?;
+                self.grow();
+                self.copies[slot as usize] = reader.i64()?;
+                self.flags[slot as usize] |= PERSISTED;
+            }
+            _ => return Err(RuntimeError::internal(format!("a top-N has no state table {table}"))),
+        }
         Ok(())
     }
 
+    fn caches(&self) -> bool {
+        true
+    }
+
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        self.residency.attach(cold, true);
+        if !complete {
+            self.begin_partial();
+        }
+    }
+
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        self.residency.complete(n, cold);
+        self.entries.complete(n);
+        let dead = std::mem::take(&mut self.dead);
+        for slot in dead {
+            let at = slot as usize;
+            if self.flags[at] != PERSISTED || self.copies[at] != 0 {
+                continue;
+            }
+            if self.stamps[at] <= n {
+                self.forget(slot);
+            } else {
+                self.dead.push(slot);
+            }
+        }
+        self.index.compact();
+    }
+
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        let n = self.flags.len();
+        if !self.residency.may_evict() || n == 0 {
+            return Evicted { bytes: 0, round: true };
+        }
+        let cutoff = self.residency.cutoff(n, bytes, self.live_bytes(), |at| {
+            (self.flags[at] == PERSISTED && self.copies[at] > 0).then(|| self.stamps[at])
+        });
+        let completed = self.residency.completed();
+        let keep = usize::try_from(self.places()).unwrap_or(usize::MAX).saturating_mul(2);
+        let (range, round) = self.residency.sweep(n);
+        let mut freed = 0;
+        for at in range {
+            let slot = at as u32;
+            let idle = self.flags[at] == PERSISTED && self.copies[at] > 0 && self.stamps[at] <= cutoff;
+            if idle && freed < bytes && !self.plan.partition_by.is_empty() {
+                freed += PARTITION_BYTES + self.entries.len(slot) * ENTRY_BYTES;
+                self.forget(slot);
+            } else if self.keep.is_none() && self.flags[at] & STEP == 0 {
+                freed += self.entries.evict(slot, keep, completed) * ENTRY_BYTES;
+            }
+        }
+        if freed > 0 {
+            self.begin_partial();
+        }
+        Evicted { bytes: freed, round }
+    }
+
+    fn compact(&mut self) {
+        if self.index.n_keys() * 2 > self.index.n_slots() || self.index.n_slots() < 65_536 {
+            return;
+        }
+        let (moves, n) = self.index.relocate();
+        relocate(&mut self.copies, &moves, n);
+        relocate(&mut self.flags, &moves, n);
+        relocate(&mut self.stamps, &moves, n);
+        relocate(&mut self.bounds, &moves, n);
+        self.entries.relocate(&moves, n);
+        self.recount_changed();
+        self.dead = (0..n as u32)
+            .filter(|&s| self.flags[s as usize] == PERSISTED && self.copies[s as usize] == 0)
+            .collect();
+        self.index.compact();
+    }
+
     fn state_bytes(&self) -> usize {
-        self.index.bytes() + self.entries.bytes() + self.entries.n_entries() * 96 + self.flags.capacity() * 25
+        self.index.bytes() + self.entries.bytes() + self.entries.n_entries() * 96 + self.flags.len() * 29
+    }
+
+    fn live_bytes(&self) -> usize {
+        let free = self.index.n_slots() - self.index.n_keys();
+        self.state_bytes().saturating_sub(free * PARTITION_BYTES)
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        (self.changed.len() + self.residency.frozen()) * (PARTITION_BYTES + ENTRY_BYTES)
     }
 }

@@ -233,14 +233,12 @@ impl Upsert {
     fn end_step(&mut self) {
         self.step = Arena::default();
         self.index.compact();
-        if self.arena.should_compact() {
-            let mut fresh = Arena::default();
+        if let Some(victims) = self.arena.victims() {
             for (span, flags) in self.rows.iter_mut().zip(&self.flags) {
                 if flags & PRESENT != 0 {
-                    *span = fresh.push(self.arena.get(*span));
+                    self.arena.relocate(span, &victims);
                 }
             }
-            self.arena = fresh;
         }
         if self.changed.len() > 2 * self.flags.len() + 1024 {
             self.changed = (0..self.flags.len() as u32)

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use crate::dataflow::program::OperatorFactory;
 use crate::dataflow::*;
 use crate::hash::{hash_i64, vnode};
+use crate::operators::cold::{Cold, ColdReader, Evicted};
+use crate::operators::tests::MemoryTier;
 use crate::operators::{Operator, OperatorContext, Output, Progress, StateWriter};
 use crate::{Delta, Result};
 
@@ -162,6 +164,9 @@ pub(super) fn sum_graph() -> FragmentGraph {
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) countdown: AtomicI64,
+    /// Operators that began with state in the cold tier, and bytes that they have evicted.
+    pub(super) attached: AtomicI64,
+    pub(super) evicted: AtomicI64,
     /// Only this operator counts, if set.
     pub(super) only: Option<u32>,
 }
@@ -235,8 +240,33 @@ impl Operator for Faulty {
     fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
         self.inner.restore(table, key, value)
     }
+    fn caches(&self) -> bool {
+        self.inner.caches()
+    }
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        self.faults.attached.fetch_add(1, Ordering::SeqCst);
+        self.inner.attach(cold, complete);
+    }
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        self.inner.snapshot_completed(n, cold);
+    }
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        self.faults.hit(self.id);
+        let evicted = self.inner.evict(bytes);
+        self.faults.evicted.fetch_add(evicted.bytes as i64, Ordering::SeqCst);
+        evicted
+    }
+    fn compact(&mut self) {
+        self.inner.compact();
+    }
     fn state_bytes(&self) -> usize {
         self.inner.state_bytes()
+    }
+    fn live_bytes(&self) -> usize {
+        self.inner.live_bytes()
+    }
+    fn pinned_bytes(&self) -> usize {
+        self.inner.pinned_bytes()
     }
 }
 
@@ -363,6 +393,23 @@ impl Store {
 }
 
 impl StateReader for Store {
+    fn cold(&self) -> Option<(Arc<dyn ColdReader>, u32)> {
+        let encode = |(operator, table, vnode, key): &StateKey| {
+            let mut out = Vec::new();
+            levee_storage::delta_file::StateKey {
+                region: 1,
+                operator: *operator,
+                table: *table,
+                vnode: *vnode,
+                key,
+            }
+            .encode(&mut out);
+            out
+        };
+        let entries = self.0.iter().map(|(k, v)| (encode(k), v.clone())).collect();
+        Some((Arc::new(Arc::new(MemoryTier(entries))), 1))
+    }
+
     fn scan(
         &self,
         operator: u32,

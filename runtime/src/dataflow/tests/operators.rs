@@ -100,16 +100,16 @@ fn model(kind: JoinKind, a: &Zset, b: &Zset) -> Zset {
     )
 }
 
-fn run(kind: JoinKind, seed: u64, parallelism: usize, failing: bool) -> usize {
+/// With `tiny` memory everything is evicted as soon as it can be. Answers restarts, and bytes evicted.
+fn run(kind: JoinKind, seed: u64, parallelism: usize, failing: bool, tiny: bool) -> (usize, i64) {
     let executor = Executor::new(2);
     let faults = Arc::<Faults>::default();
-    let name = format!("real-{kind:?}-{seed}-{parallelism}");
-    let mut run = Run::start_with(
-        &executor,
-        spec(&name, plan(kind), parallelism),
-        None,
-        real_factory(&faults),
-    );
+    let name = format!("real-{kind:?}-{seed}-{parallelism}-{tiny}");
+    let mut spec = spec(&name, plan(kind), parallelism);
+    if tiny {
+        spec.memory = crate::memory::Governor::new(1000);
+    }
+    let mut run = Run::start_with(&executor, spec, None, real_factory(&faults));
     let (mut random, mut a, mut b) = (Random(seed), Zset::default(), Zset::default());
     let (mut view, mut store) = (Zset::default(), Store::default());
     let mut models = Vec::new();
@@ -141,7 +141,7 @@ fn run(kind: JoinKind, seed: u64, parallelism: usize, failing: bool) -> usize {
         }
     }
     assert!(view.0.len() == 3 && run.region.state_bytes() > 0);
-    run.restarts.len()
+    (run.restarts.len(), faults.evicted.load(Ordering::SeqCst))
 }
 
 #[test]
@@ -149,9 +149,24 @@ fn joined_grouped_and_ranked() {
     let mut restarts = 0;
     for (seed, parallelism) in [1, 2, 4].into_iter().enumerate() {
         for kind in [JoinKind::Inner, JoinKind::Left] {
-            assert_eq!(run(kind, seed as u64, parallelism, false), 0);
-            restarts += run(kind, seed as u64 + 10, parallelism, true);
+            assert_eq!(run(kind, seed as u64, parallelism, false, false), (0, 0));
+            restarts += run(kind, seed as u64 + 10, parallelism, true, false).0;
         }
     }
     assert!(restarts >= 12, "{restarts} restarts");
+}
+
+#[test]
+fn and_with_all_state_evicted_and_read_again() {
+    let (mut restarts, mut evicted_min) = (0, i64::MAX);
+    for (seed, parallelism) in [1, 2, 4].into_iter().enumerate() {
+        for kind in [JoinKind::Inner, JoinKind::Left] {
+            let calm = run(kind, seed as u64 + 20, parallelism, false, true);
+            let failing = run(kind, seed as u64 + 30, parallelism, true, true);
+            restarts += failing.0;
+            evicted_min = evicted_min.min(calm.1).min(failing.1);
+        }
+    }
+    assert!(restarts >= 12, "{restarts} restarts");
+    assert!(evicted_min > 10_000, "{evicted_min} bytes evicted");
 }

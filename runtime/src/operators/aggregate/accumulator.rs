@@ -5,6 +5,7 @@ use arrow::buffer::BooleanBuffer;
 use std::sync::Arc;
 
 use super::super::codec::{Reader, put_i64};
+use super::entries::Entries;
 use crate::{Diffs, Result};
 
 /// The rows of a batch as one aggregate sees them.
@@ -116,20 +117,28 @@ pub trait Accumulator: Send {
     /// Damaged bytes.
     fn decode(&mut self, slot: u32, from: &mut Reader<'_>) -> Result<()>;
 
-    /// Hands out changed multiset entries: slot, encoded value, count (`None`: gone).
-    fn snapshot(&mut self, _full: bool, _put: &mut dyn FnMut(u32, &[u8], Option<i64>)) {}
-
-    /// Takes an entry of `snapshot`.
-    ///
-    /// # Errors
-    /// Damaged bytes.
-    fn restore(&mut self, slot: u32, value: &[u8], count: i64) -> Result<()> {
-        let _ = (slot, value, count);
-        Err(crate::RuntimeError::internal("this aggregate keeps no multiset"))
+    /// The values that the accumulator keeps as entries of their own, if it does; `encode` then leaves them out.
+    fn entries(&mut self) -> Option<&mut dyn Entries> {
+        None
     }
+
+    /// Moves slots (from, to), then keeps the first `n`: [`relocate`] for every vector.
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize);
+
+    /// Memory of a slot, without entries.
+    fn bytes_per_slot(&self) -> usize;
 
     /// Memory held.
     fn bytes(&self) -> usize;
+}
+
+/// Moves values (from, to), then keeps the first `n` and gives the rest of the memory back.
+pub fn relocate<T>(values: &mut Vec<T>, moves: &[(u32, u32)], n: usize) {
+    for &(from, to) in moves {
+        values.swap(from as usize, to as usize);
+    }
+    values.truncate(n);
+    values.shrink_to_fit();
 }
 
 /// `count`: the sum of the diffs of rows that count.
@@ -170,7 +179,15 @@ impl Accumulator for Count {
         Ok(())
     }
 
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        relocate(&mut self.counts, moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        8
+    }
+
     fn bytes(&self) -> usize {
-        self.counts.capacity() * 8
+        self.counts.len() * 8
     }
 }

@@ -6,8 +6,8 @@ use arrow::datatypes::DataType;
 
 use super::super::codec::Reader;
 use super::super::columns::canonical;
-use super::super::ordered::OrderedCounts;
 use super::accumulator::{Accumulator, Failures, Rows};
+use super::entries::{Entries, Multiset};
 use super::values::{ValueKey, with_key};
 use crate::{Diffs, Result, RuntimeError};
 
@@ -21,21 +21,19 @@ pub fn accumulator(data_type: &DataType, inner: Box<dyn Accumulator>) -> Result<
 
 fn make<K: ValueKey>(data_type: &DataType, inner: Box<dyn Accumulator>) -> Result<Box<dyn Accumulator>> {
     Ok(Box::new(Distinct::<K> {
-        codec: K::codec(data_type)?,
-        values: OrderedCounts::default(),
+        values: Multiset::new(K::codec(data_type)?, 0, false),
         inner,
     }))
 }
 
 struct Distinct<K: ValueKey> {
-    codec: K::Codec,
-    values: OrderedCounts<K>,
+    values: Multiset<K>,
     inner: Box<dyn Accumulator>,
 }
 
 impl<K: ValueKey> Accumulator for Distinct<K> {
     fn grow(&mut self, n: usize) {
-        self.values.grow(n);
+        self.values.counts.grow(n);
         self.inner.grow(n);
     }
 
@@ -45,8 +43,8 @@ impl<K: ValueKey> Accumulator for Distinct<K> {
             rows.arg
                 .ok_or_else(|| RuntimeError::internal("DISTINCT without an argument"))?,
         );
-        let column = K::read(&self.codec, &arg)?;
-        let values = &mut self.values;
+        let column = K::read(&self.values.codec, &arg)?;
+        let values = &mut self.values.counts;
         let (mut at, mut slots, mut diffs) = (Vec::new(), Vec::new(), Vec::new());
         rows.for_each(|i, slot, diff| {
             let (before, after) = values.add(slot as u32, K::at(&column, i), diff);
@@ -75,7 +73,7 @@ impl<K: ValueKey> Accumulator for Distinct<K> {
     }
 
     fn clear(&mut self, slot: u32) {
-        self.values.clear(slot);
+        self.values.counts.clear(slot);
         self.inner.clear(slot);
     }
 
@@ -87,21 +85,20 @@ impl<K: ValueKey> Accumulator for Distinct<K> {
         self.inner.decode(slot, from)
     }
 
-    fn snapshot(&mut self, full: bool, put: &mut dyn FnMut(u32, &[u8], Option<i64>)) {
-        let mut bytes = Vec::new();
-        self.values.snapshot(full, |slot, value, count| {
-            bytes.clear();
-            value.encode(&mut bytes);
-            put(slot, &bytes, count);
-        });
+    fn entries(&mut self) -> Option<&mut dyn Entries> {
+        Some(&mut self.values)
     }
 
-    fn restore(&mut self, slot: u32, value: &[u8], count: i64) -> Result<()> {
-        self.values.restore(slot, K::decode(value)?, count);
-        Ok(())
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        self.values.counts.relocate(moves, n);
+        self.inner.relocate(moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        32 + self.inner.bytes_per_slot()
     }
 
     fn bytes(&self) -> usize {
-        self.values.bytes() + self.values.n_entries() * K::heap_bytes() + self.inner.bytes()
+        self.values.bytes() + self.inner.bytes()
     }
 }

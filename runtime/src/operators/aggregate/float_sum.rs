@@ -405,7 +405,8 @@ mod tests {
                 backward.add(v, -2);
             }
             assert_eq!(forward.value(), backward.value());
-            let mut bytes = vec![1, 0, 0, 0, 0, 0, 0, 0, 0];
+            let mut bytes = Vec::new();
+            super::super::super::codec::begin(&mut bytes, 0);
             forward.encode(&mut bytes);
             let (mut reader, _) = super::super::super::codec::Reader::open(&bytes).unwrap();
             let mut again = FloatSum::decode(&mut reader).unwrap();

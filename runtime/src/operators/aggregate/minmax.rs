@@ -6,8 +6,8 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 
 use super::super::codec::{Reader, put_bytes};
-use super::super::ordered::OrderedCounts;
-use super::accumulator::{Accumulator, Failures, Rows};
+use super::accumulator::{Accumulator, Failures, Rows, relocate};
+use super::entries::{Entries, Multiset};
 use super::values::{ValueKey, with_key};
 use crate::{Result, RuntimeError};
 
@@ -35,9 +35,7 @@ fn make<K: ValueKey>(want: Ordering, data_type: &DataType, append_only: bool) ->
         })
     } else {
         Box::new(Extreme::<K> {
-            want,
-            codec,
-            values: OrderedCounts::default(),
+            values: Multiset::new(codec, 1, want == Ordering::Greater),
         })
     })
 }
@@ -103,65 +101,70 @@ impl<K: ValueKey> Accumulator for Best<K> {
         Ok(())
     }
 
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        relocate(&mut self.values, moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        size_of::<Option<K>>() + K::heap_bytes()
+    }
+
     fn bytes(&self) -> usize {
-        self.values.capacity() * (size_of::<Option<K>>() + K::heap_bytes())
+        self.values.len() * self.bytes_per_slot()
     }
 }
 
 /// The least or greatest of a multiset.
 struct Extreme<K: ValueKey> {
-    want: Ordering,
-    codec: K::Codec,
-    values: OrderedCounts<K>,
+    values: Multiset<K>,
 }
 
 impl<K: ValueKey> Accumulator for Extreme<K> {
     fn grow(&mut self, n: usize) {
-        self.values.grow(n);
+        self.values.counts.grow(n);
     }
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<()> {
-        let column = K::read(&self.codec, argument(rows)?)?;
-        let values = &mut self.values;
+        let column = K::read(&self.values.codec, argument(rows)?)?;
+        let counts = &mut self.values.counts;
         rows.for_each(|i, slot, diff| {
-            values.add(slot as u32, K::at(&column, i), diff);
+            counts.add(slot as u32, K::at(&column, i), diff);
         });
         Ok(())
     }
 
     fn evaluate(&self, slots: &[u32], _failures: &mut Failures) -> Result<ArrayRef> {
-        let pick = |slot: &u32| match self.want {
-            Ordering::Greater => self.values.last(*slot),
-            _ => self.values.first(*slot),
-        };
-        K::build(&self.codec, slots.iter().map(pick).collect())
+        let front = |slot: &u32| self.values.counts.front(*slot).map(|(value, _)| value);
+        K::build(&self.values.codec, slots.iter().map(front).collect())
     }
 
     fn clear(&mut self, slot: u32) {
-        self.values.clear(slot);
+        self.values.counts.clear(slot);
     }
 
-    fn encode(&self, _slot: u32, _out: &mut Vec<u8>) {}
-
-    fn decode(&mut self, _slot: u32, _from: &mut Reader<'_>) -> Result<()> {
-        Ok(())
+    fn encode(&self, slot: u32, out: &mut Vec<u8>) {
+        let mut front = Vec::new();
+        self.values.encode_front(slot, &mut front);
+        put_bytes(out, &front);
     }
 
-    fn snapshot(&mut self, full: bool, put: &mut dyn FnMut(u32, &[u8], Option<i64>)) {
-        let mut bytes = Vec::new();
-        self.values.snapshot(full, |slot, value, count| {
-            bytes.clear();
-            value.encode(&mut bytes);
-            put(slot, &bytes, count);
-        });
+    fn decode(&mut self, slot: u32, from: &mut Reader<'_>) -> Result<()> {
+        self.values.decode_front(slot, from.bytes()?)
     }
 
-    fn restore(&mut self, slot: u32, value: &[u8], count: i64) -> Result<()> {
-        self.values.restore(slot, K::decode(value)?, count);
-        Ok(())
+    fn entries(&mut self) -> Option<&mut dyn Entries> {
+        Some(&mut self.values)
+    }
+
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        self.values.counts.relocate(moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        32
     }
 
     fn bytes(&self) -> usize {
-        self.values.bytes() + self.values.n_entries() * K::heap_bytes()
+        self.values.bytes()
     }
 }

@@ -15,8 +15,9 @@
 //! ```
 //!
 //! State: table 0, group key → row count and accumulators; table 1 + *i*, group key and value → multiplicity, for aggregates *i*
-//! that keep a multiset. Entries go when their group or value has no rows. Bytes per group: key + 30 + what the accumulators
-//! hold (count 8, integer sum 24, float sum 80, append-only min 16, min 40 and up by distinct values).
+//! that keep a multiset. Entries go when their group or value has no rows. Bytes per group: key + 53 + what the accumulators
+//! hold (count 8, integer sum 24, float sum 80, append-only min 16, min 40 and up by distinct values). What is clean can be evicted, see
+//! [`residency`].
 //!
 //! Cost per row: one hash, one probe, one cache line per accumulator. No watermarks.
 
@@ -32,6 +33,7 @@ use levee_planner::plan::{AggCall, AggFunc};
 
 use self::accumulator::{Accumulator, Count, Failures, Rows};
 use super::codec::{self, Reader};
+use super::cold::{COLD_ROWS, Cold, Evicted, Residency};
 use super::columns::{coerce, nullable};
 use super::eval::batch;
 use super::keys::KeyIndex;
@@ -40,8 +42,10 @@ use crate::{Delta, Result, RuntimeError};
 
 pub mod accumulator;
 mod distinct;
+mod entries;
 pub mod float_sum;
 mod minmax;
+mod residency;
 mod sum;
 mod values;
 
@@ -80,6 +84,15 @@ pub struct Aggregate {
     index: KeyIndex,
     rows: Vec<i64>,
     flags: Vec<u8>,
+    /// When a group last changed, see [`super::cold`].
+    stamps: Vec<u32>,
+    residency: Residency,
+    /// Some aggregate keeps values as entries of their own.
+    has_entries: bool,
+    /// Groups without rows that the last completed checkpoint may still hold.
+    dead: Vec<u32>,
+    /// A delta whose rows are read and absorbed in pieces: the next row.
+    pending: Option<(Delta, usize)>,
     /// Groups touched in the step that had no row before.
     fresh: Vec<u32>,
     before: Vec<Before>,
@@ -124,6 +137,11 @@ impl Aggregate {
             });
         }
         Ok(Self {
+            has_entries: aggs.iter_mut().any(|a: &mut Agg| a.accumulator.entries().is_some()),
+            stamps: Vec::new(),
+            residency: Residency::default(),
+            dead: Vec::new(),
+            pending: None,
             owns_global: group_by.is_empty() && crate::hash::owner(0, ctx.n_tasks) == ctx.task,
             group_by: group_by.to_vec(),
             aggs,
@@ -147,6 +165,7 @@ impl Aggregate {
         if self.rows.len() < n {
             self.rows.resize(n, 0);
             self.flags.resize(n, 0);
+            self.stamps.resize(n, 0);
         }
         for agg in &mut self.aggs {
             agg.accumulator.grow(n);
@@ -168,10 +187,11 @@ impl Aggregate {
             }
             if *flags & CHANGED == 0 {
                 self.changed.push(slot);
+                self.stamps[slot as usize] = self.residency.stamp();
             }
             *flags |= STEP | CHANGED;
         }
-        for part in emitted.chunks(CHUNK) {
+        for part in emitted.chunks(self.chunk()) {
             let columns = self.evaluate(part, None)?;
             self.before.push(Before {
                 slots: part.to_vec(),
@@ -197,13 +217,68 @@ impl Aggregate {
         Ok(columns)
     }
 
+    /// Groups of a piece of work: fewer where results may have to be read.
+    fn chunk(&self) -> usize {
+        if self.has_entries && self.residency.reads().is_some() {
+            COLD_ROWS
+        } else {
+            CHUNK
+        }
+    }
+
+    /// Takes a batch, or as much of it as can be read in one piece of work.
+    fn absorb_some(&mut self) -> Result<Progress> {
+        let Some((delta, from)) = self.pending.take() else {
+            return Ok(Progress::Done);
+        };
+        let n = delta.num_rows();
+        let to = match self.residency.reads() {
+            Some(_) => n.min(from + COLD_ROWS),
+            None => n,
+        };
+        if from == 0 && to == n {
+            self.absorb(&delta)?;
+            return Ok(Progress::Done);
+        }
+        self.absorb(&delta.slice(from, to - from))?;
+        if to == n {
+            return Ok(Progress::Done);
+        }
+        self.pending = Some((delta, to));
+        Ok(Progress::More)
+    }
+
+    fn absorb(&mut self, delta: &Delta) -> Result<()> {
+        let n = delta.num_rows();
+        let keys: Vec<ArrayRef> = self
+            .group_by
+            .iter()
+            .map(|&c| Arc::clone(delta.batch.column(c)))
+            .collect();
+        let mut slots = std::mem::take(&mut self.slots);
+        self.index.upsert(&keys, n, false, &mut slots)?;
+        self.grow();
+        self.load(&slots, delta)?;
+        self.touch(&slots)?;
+        for (i, &slot) in slots.iter().enumerate() {
+            self.rows[slot as usize] += delta.diff(i);
+        }
+        for agg in &mut self.aggs {
+            let arg = agg.arg.map(|c| delta.batch.column(c));
+            let passed = agg.filter.map(|c| delta.batch.column(c).as_boolean());
+            agg.accumulator.update(&Rows::new(&slots, &delta.diffs, arg, passed))?;
+        }
+        self.slots = slots;
+        Ok(())
+    }
+
     /// Emits the net change of up to about [`CHUNK`] touched groups; groups without rows go.
     fn emit_some(&mut self, out: &mut Output) -> Result<Progress> {
         if !self.before.is_empty() {
             let before = self.next_before()?;
             self.emit_known(&before, out)?;
         } else if !self.fresh.is_empty() {
-            let from = self.fresh.len().saturating_sub(CHUNK);
+            let from = self.fresh.len().saturating_sub(self.chunk());
             let slots = self.fresh.split_off(from);
             self.emit_fresh(&slots, out)?;
         }
@@ -220,9 +295,9 @@ impl Aggregate {
 
     /// Joins small noted batches, so that many small pushes do not make many small outputs.
     fn next_before(&mut self) -> Result<Before> {
-        let mut n = 0;
+        let (mut n, chunk) = (0, self.chunk());
         let mut from = self.before.len();
-        while from > 0 && (n == 0 || n + self.before[from - 1].slots.len() <= CHUNK) {
+        while from > 0 && (n == 0 || n + self.before[from - 1].slots.len() <= chunk) {
             from -= 1;
             n += self.before[from].slots.len();
         }
@@ -241,8 +316,10 @@ impl Aggregate {
 
     fn emit_known(&mut self, before: &Before, out: &mut Output) -> Result<()> {
         let slots = &before.slots;
-        let after = self.evaluate(slots, Some(out))?;
         let alive = self.alive(slots)?;
+        let picked: Vec<u32> = alive.set_indices().map(|i| slots[i]).collect();
+        self.load_fronts(&picked)?;
+        let after = self.evaluate(slots, Some(out))?;
         let mut same = BooleanBuffer::new_set(slots.len());
         for (old, new) in before.columns.iter().zip(&after) {
             same = &same & not_distinct(old, new)?.values();
@@ -275,6 +352,7 @@ impl Aggregate {
         let alive = self.alive(slots)?;
         let picked: Vec<u32> = alive.set_indices().map(|i| slots[i]).collect();
         if !picked.is_empty() {
+            self.load_fronts(&picked)?;
             let mut columns = self.index.columns(&picked)?;
             columns.extend(self.evaluate(&picked, Some(out))?);
             out.emit(Delta::inserts(self.output_batch(columns, picked.len())?));
@@ -321,6 +399,7 @@ impl Aggregate {
         for agg in &mut self.aggs {
             agg.accumulator.clear(slot);
         }
+        self.rows[slot as usize] = 0;
         self.flags[slot as usize] = 0;
         self.index.remove(slot);
     }
@@ -383,26 +462,8 @@ impl Operator for Aggregate {
         } else {
             delta
         };
-        let n = delta.num_rows();
-        let keys: Vec<ArrayRef> = self
-            .group_by
-            .iter()
-            .map(|&c| Arc::clone(delta.batch.column(c)))
-            .collect();
-        let mut slots = std::mem::take(&mut self.slots);
-        self.index.upsert(&keys, n, false, &mut slots)?;
-        self.grow();
-        self.touch(&slots)?;
-        for (i, &slot) in slots.iter().enumerate() {
-            self.rows[slot as usize] += delta.diff(i);
-        }
-        for agg in &mut self.aggs {
-            let arg = agg.arg.map(|c| delta.batch.column(c));
-            let passed = agg.filter.map(|c| delta.batch.column(c).as_boolean());
-            agg.accumulator.update(&Rows::new(&slots, &delta.diffs, arg, passed))?;
-        }
-        self.slots = slots;
-        Ok(Progress::Done)
+        self.pending = Some((delta, 0));
+        self.absorb_some()
     }
 
     fn close(&mut self, barrier: &Barrier, out: &mut Output) -> Result<Progress> {
@@ -413,6 +474,9 @@ impl Operator for Aggregate {
     }
 
     fn resume(&mut self, out: &mut Output) -> Result<Progress> {
+        if self.pending.is_some() {
+            return self.absorb_some();
+        }
         self.emit_some(out)
     }
 
@@ -420,7 +484,10 @@ impl Operator for Aggregate {
         let (mut group, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
         let index = &self.index;
         for (i, agg) in self.aggs.iter_mut().enumerate() {
-            agg.accumulator.snapshot(full, &mut |slot, sub, count| {
+            let Some(entries) = agg.accumulator.entries() else {
+                continue;
+            };
+            entries.snapshot(full, &mut |slot, sub, count| {
                 group.clear();
                 index.encode(slot, &mut group);
                 codec::join_key(&mut key, &group, sub);
@@ -435,6 +502,7 @@ impl Operator for Aggregate {
         } else {
             std::mem::take(&mut self.changed)
         };
+        let n = slots.len();
         for slot in slots {
             let flags = self.flags[slot as usize];
             let live = flags & EMITTED != 0;
@@ -453,12 +521,13 @@ impl Operator for Aggregate {
                 (out.put)(0, vnode, &key, Some(&value));
                 self.flags[slot as usize] = (flags | PERSISTED) & !CHANGED;
             } else {
-                if flags & PERSISTED != 0 {
-                    (out.put)(0, vnode, &key, None);
-                }
-                self.forget(slot);
+                // The group stays, as a note that it is gone, until a checkpoint says so.
+                (out.put)(0, vnode, &key, None);
+                self.flags[slot as usize] = PERSISTED;
+                self.dead.push(slot);
             }
         }
+        self.residency.freeze(n);
         self.index.compact();
         Ok(())
     }
@@ -468,12 +537,7 @@ impl Operator for Aggregate {
         if table == 0 {
             let slot = self.index.upsert_encoded(key, hash)?;
             self.grow();
-            self.rows[slot as usize] = reader.i64()?;
-            self.flags[slot as usize] = EMITTED | PERSISTED;
-            for agg in &mut self.aggs {
-                agg.accumulator.decode(slot, &mut reader)?;
-            }
-            return Ok(());
+            return self.restore_group(slot, reader);
         }
         let (group, sub) = codec::split_key(key)?;
         let slot = self.index.upsert_encoded(group, hash)?;
@@ -481,12 +545,45 @@ impl Operator for Aggregate {
         let agg = self
             .aggs
             .get_mut(usize::from(table) - 1)
+            .and_then(|agg| agg.accumulator.entries())
             .ok_or_else(|| RuntimeError::internal(format!("aggregate has no state table {table}")))?;
-        agg.accumulator.restore(slot, sub, reader.i64()?)
+        agg.restore(slot, sub, reader.i64()?)
+    }
+
+    fn caches(&self) -> bool {
+        true
+    }
+
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        self.residency.attach(cold, true);
+        if !complete {
+            self.begin_partial();
+        }
+    }
+
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        self.complete(n, cold);
+    }
+
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        self.evict_some(bytes)
+    }
+
+    fn compact(&mut self) {
+        self.shrink();
     }
 
     fn state_bytes(&self) -> usize {
         let aggs: usize = self.aggs.iter().map(|a| a.accumulator.bytes()).sum();
-        self.index.bytes() + self.rows.capacity() * 8 + self.flags.capacity() + self.changed.capacity() * 4 + aggs
+        self.index.bytes() + self.rows.len() * 13 + (self.changed.capacity() + self.dead.capacity()) * 4 + aggs
+    }
+
+    fn live_bytes(&self) -> usize {
+        let free = self.index.n_slots() - self.index.n_keys();
+        self.state_bytes().saturating_sub(free * self.bytes_per_group())
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        (self.changed.len() + self.residency.frozen()) * self.bytes_per_group()
     }
 }

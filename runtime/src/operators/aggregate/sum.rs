@@ -10,7 +10,7 @@ use arrow::datatypes::*;
 
 use super::super::codec::{Reader, put_i64};
 use super::super::columns::as_i64;
-use super::accumulator::{Accumulator, Failures, Rows};
+use super::accumulator::{Accumulator, Failures, Rows, relocate};
 use super::float_sum::{FloatSum, Sum};
 use crate::{Result, RuntimeError};
 use levee_planner::sql::types::QUOTIENT;
@@ -349,8 +349,17 @@ where
         Ok(())
     }
 
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        relocate(&mut self.totals, moves, n);
+        relocate(&mut self.counts, moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        size_of::<T>() + 8
+    }
+
     fn bytes(&self) -> usize {
-        self.totals.capacity() * size_of::<T>() + self.counts.capacity() * 8
+        self.counts.len() * self.bytes_per_slot()
     }
 }
 
@@ -493,8 +502,17 @@ impl Accumulator for FloatSums {
         Ok(())
     }
 
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        relocate(&mut self.sums, moves, n);
+        relocate(&mut self.counts, moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        size_of::<FloatSum>() + 8
+    }
+
     fn bytes(&self) -> usize {
-        self.sums.capacity() * size_of::<FloatSum>() + self.counts.capacity() * 8
+        self.counts.len() * self.bytes_per_slot()
     }
 }
 

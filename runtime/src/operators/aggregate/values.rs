@@ -22,6 +22,8 @@ use crate::{Result, RuntimeError};
 
 /// A key type with its way from and to columns.
 pub trait ValueKey: Key + Sized {
+    /// Encodings differ in length.
+    const VARIABLE: bool = false;
     /// What the way needs to know of the column's type.
     type Codec: Send;
     /// A column read.
@@ -233,6 +235,7 @@ pub enum BytesColumn {
 }
 
 impl ValueKey for Arc<[u8]> {
+    const VARIABLE: bool = true;
     type Codec = BytesCodec;
     type Column<'a> = BytesColumn;
 

@@ -19,8 +19,8 @@
 //!
 //! Rows with a NULL key match nothing (unless `null_equals_null`): they are dropped or passed on, and take no state.
 //!
-//! State: table 0 and 1, key and row → multiplicity, matches, of the left and right side; table 2, key → weight (semi and anti
-//! without filter). Entries go with their rows. Bytes per distinct row: its encoding + 65; per key: 60 + the key.
+//! State: by key, its weight (semi and anti without filter) and the rows of both sides with their multiplicities and matches, see
+//! [`residency`]. Entries go with their rows. Bytes per distinct row: its encoding + 84; per key: 100 + the key.
 //!
 //! Cost per row: an encode, two probes; per pair: a decode of the other side's row. Pairs are made, filtered and emitted by
 //! [`CHUNK`], with [`Progress::More`] between.
@@ -34,8 +34,9 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use levee_planner::plan::{JoinKind, PlanExpr};
 
 use self::keys::Keys;
+use self::residency::{Arriving, Loading};
 use self::state::{NONE, Side};
-use super::codec::{self, Reader};
+use super::cold::{Cold, Evicted};
 use super::columns::{coerce, null_columns, nullable};
 use super::eval::{Evaluator, batch};
 use super::keys::{KeyIndex, NO_SLOT};
@@ -44,6 +45,7 @@ use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
 use crate::{Delta, Result, RuntimeError};
 
 mod keys;
+mod residency;
 mod state;
 
 /// Candidate pairs, or emitted rows, of one piece of work.
@@ -86,6 +88,8 @@ pub struct Join {
     schema: SchemaRef,
     keys: Keys,
     sides: [Side; 2],
+    arriving: Option<Arriving>,
+    loading: Option<Loading>,
     pending: Option<Pending>,
     /// Net changes of unmatched, or matched, rows: side, row, diff.
     queue: Vec<(u8, u32, i64)>,
@@ -143,6 +147,8 @@ impl Join {
             schema: nullable(schema),
             keys: Keys::new(KeyIndex::new(&key_types)?),
             sides: [Side::new(left)?, Side::new(right)?],
+            arriving: None,
+            loading: None,
             pending: None,
             queue: Vec::new(),
             closing: false,
@@ -226,17 +232,25 @@ impl Join {
         batch(&self.schema, columns, n)
     }
 
-    /// Adds a delta to its side's state; its pairs are then pending.
-    fn absorb(&mut self, side: usize, delta: Delta) -> Result<()> {
+    /// Finds the slots of a delta's keys, for [`Self::absorb`].
+    fn index_keys(&mut self, side: usize, delta: &Delta) -> Result<()> {
         let keys: Vec<ArrayRef> = self
             .key_columns(side)
             .iter()
             .map(|&c| Arc::clone(delta.batch.column(c)))
             .collect();
-        let mut slots = std::mem::take(&mut self.slots);
-        self.keys.index.upsert(&keys, delta.num_rows(), false, &mut slots)?;
-        debug_assert!(!slots.contains(&NO_SLOT));
+        self.keys
+            .index
+            .upsert(&keys, delta.num_rows(), false, &mut self.slots)?;
+        debug_assert!(!self.slots.contains(&NO_SLOT));
         self.keys.grow();
+        Ok(())
+    }
+
+    /// Adds a delta, whose keys have been indexed, to its side's state; its pairs are then pending.
+    fn absorb(&mut self, side: usize, delta: Delta) -> Result<()> {
+        let slots = std::mem::take(&mut self.slots);
+        slots.iter().for_each(|&key| self.keys.mark_changed(key));
         if self.weighs() {
             for (i, &key) in slots.iter().enumerate() {
                 self.keys.add_weight(key, side, delta.diff(i));
@@ -421,8 +435,21 @@ impl Join {
         Ok(Progress::Done)
     }
 
+    /// Goes on with the pairs of what has been absorbed, then with what has arrived.
+    fn work_some(&mut self, out: &mut Output) -> Result<Progress> {
+        if self.pending.is_none() {
+            self.arrive_some()?;
+        }
+        Ok(match self.pair_some(out)? {
+            Progress::More => Progress::More,
+            Progress::Done => self.progress(),
+        })
+    }
+
     fn drain(&mut self, out: &mut Output) -> Result<()> {
-        while self.pair_some(out)? == Progress::More {}
+        while self.pending.is_some() || self.progress() == Progress::More {
+            self.work_some(out)?;
+        }
         Ok(())
     }
 
@@ -448,9 +475,9 @@ impl Operator for Join {
         };
         let delta = self.pass_null_keys(input, delta, out)?;
         if delta.num_rows() > 0 {
-            self.absorb(input, delta)?;
+            self.arriving = Some(Arriving::new(input, delta));
         }
-        self.pair_some(out)
+        self.work_some(out)
     }
 
     fn close(&mut self, _barrier: &Barrier, out: &mut Output) -> Result<Progress> {
@@ -464,57 +491,55 @@ impl Operator for Join {
         if self.closing {
             self.emit_changes(out)
         } else {
-            self.pair_some(out)
+            self.work_some(out)
         }
     }
 
     fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
-        let (mut scratch, mut bytes, mut value) = (Vec::new(), Vec::new(), Vec::new());
-        for side in [LEFT, RIGHT] {
-            let index = &self.keys.index;
-            self.sides[side].snapshot(full, |key, row, state| {
-                Keys::encode(index, key, row, &mut scratch, &mut bytes, &mut value);
-                if let Some((count, matches)) = state {
-                    codec::put_i64(&mut value, count);
-                    codec::put_i64(&mut value, matches);
-                }
-                (out.put)(side as u8, index.vnode(key), &bytes, state.map(|_| value.as_slice()));
-            });
-            self.sides[side].forget_gone(&mut self.keys.chains(side));
-        }
-        let weights_of = self.weights_of();
-        self.keys.snapshot(weights_of, full, |index, key, weight| {
-            bytes.clear();
-            index.encode(key, &mut bytes);
-            codec::begin(&mut value, index.hash(key));
-            codec::put_i64(&mut value, weight.unwrap_or(0));
-            (out.put)(2, index.vnode(key), &bytes, weight.map(|_| value.as_slice()));
-        });
+        self.write(full, out);
         Ok(())
     }
 
     fn restore(&mut self, table: u8, key: &[u8], value: &[u8]) -> Result<()> {
-        let (mut reader, hash) = Reader::open(value)?;
-        if table == 2 {
-            let key = self.keys.restore(key, hash)?;
-            self.keys.restore_weight(key, RIGHT, reader.i64()?, true);
-            return Ok(());
+        self.restore_entry(table, key, value)
+    }
+
+    fn caches(&self) -> bool {
+        true
+    }
+
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        self.keys.residency.attach(cold, true);
+        if !complete {
+            self.begin_partial();
         }
-        let side = usize::from(table);
-        if side > RIGHT {
-            return Err(RuntimeError::internal(format!("a join has no state table {table}")));
-        }
-        let (key, row) = codec::split_key(key)?;
-        let key = self.keys.restore(key, hash)?;
-        let (count, matches) = (reader.i64()?, reader.i64()?);
-        self.sides[side].restore(key, row, count, matches, &mut self.keys.chains(side));
-        if self.weighs() {
-            self.keys.restore_weight(key, side, count, false);
-        }
-        Ok(())
+    }
+
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        self.keys.residency.complete(n, cold);
+        self.keys.complete(n);
+    }
+
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        self.evict_some(bytes, self.live_bytes())
+    }
+
+    fn compact(&mut self) {
+        self.shrink();
     }
 
     fn state_bytes(&self) -> usize {
         self.keys.bytes() + self.sides.iter().map(Side::bytes).sum::<usize>()
+    }
+
+    fn live_bytes(&self) -> usize {
+        let free = (self.keys.index.n_slots() - self.keys.index.n_keys()) * self.keys.key_bytes()
+            + self.sides.iter().map(Side::free_bytes).sum::<usize>();
+        self.state_bytes().saturating_sub(free)
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        let rows: usize = self.sides.iter().map(Side::row_bytes).sum();
+        self.keys.n_pinned() * (self.keys.key_bytes() + rows)
     }
 }

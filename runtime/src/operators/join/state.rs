@@ -5,17 +5,16 @@
 //!   row bytes ──table──▶ row 9 {bytes, count, matches}  equal rows are one entry
 //! ```
 //!
-//! A row whose count falls to zero stays in its chain until the step's change has been emitted, and in the table until a snapshot
-//! has written that it is gone.
+//! A row whose count falls to zero stays in its chain until the step's change has been emitted. Most rows are written with their key
+//! ([`super::residency`]); those of a wide key have entries of their own, and stay in the table until a snapshot has written that they are
+//! gone.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Schema;
 use arrow::row::{RowConverter, RowParser, SortField};
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 use super::super::arena::{Arena, Span};
-use super::super::keys::bucket_hash;
+use super::super::segments::Segments;
 use crate::hash::hash_bytes;
 use crate::{Delta, Result, RuntimeError};
 
@@ -23,6 +22,7 @@ use crate::{Delta, Result, RuntimeError};
 pub const NONE: u32 = u32::MAX;
 
 const CHANGED: u8 = 1;
+/// A snapshot holds an entry of the row's own.
 const PERSISTED: u8 = 2;
 const LINKED: u8 = 4;
 const FREE: u8 = 8;
@@ -59,7 +59,7 @@ pub struct Touched {
 pub struct Side {
     converter: Option<RowConverter>,
     parser: Option<RowParser>,
-    table: HashTable<(u64, u32)>,
+    table: Segments<(u64, u32)>,
     arena: Arena,
     rows: Vec<Row>,
     free: Vec<u32>,
@@ -84,7 +84,7 @@ impl Side {
         Ok(Self {
             parser: converter.as_ref().map(RowConverter::parser),
             converter,
-            table: HashTable::new(),
+            table: Segments::default(),
             arena: Arena::default(),
             rows: Vec::new(),
             free: Vec::new(),
@@ -122,12 +122,13 @@ impl Side {
             let row = self.upsert(bytes, key, heads);
             let linked = self.rows[row as usize].flags & LINKED != 0;
             if !linked {
-                self.link(row, heads.head(key));
+                self.link(row, heads);
             }
             self.touch(row);
             self.rows[row as usize].count += delta.diff(i);
             slots.push((row, !linked));
         }
+        self.table.settle(|e| e.0);
         Ok(slots)
     }
 
@@ -144,30 +145,28 @@ impl Side {
             let row = &rows[e.1 as usize];
             e.0 == hash && row.key == key && arena.get(row.bytes) == bytes
         };
-        match table.entry(bucket_hash(hash), same, |e| bucket_hash(e.0)) {
-            Entry::Occupied(found) => found.get().1,
-            Entry::Vacant(vacant) => {
-                let slot = free.pop().unwrap_or(rows.len() as u32);
-                vacant.insert((hash, slot));
-                let row = Row {
-                    bytes: arena.push(bytes),
-                    key,
-                    next: NONE,
-                    previous: NONE,
-                    touch: NONE,
-                    flags: 0,
-                    count: 0,
-                    matches: 0,
-                };
-                if slot as usize == rows.len() {
-                    rows.push(row);
-                } else {
-                    rows[slot as usize] = row;
-                }
-                heads.refer(key, 1);
-                slot
+        let next = free.last().copied().unwrap_or(rows.len() as u32);
+        let slot = table.find_or_insert(hash, same, |e| e.0, || (hash, next)).1;
+        if slot == next {
+            free.pop();
+            let row = Row {
+                bytes: arena.push(bytes),
+                key,
+                next: NONE,
+                previous: NONE,
+                touch: NONE,
+                flags: 0,
+                count: 0,
+                matches: 0,
+            };
+            if slot as usize == rows.len() {
+                rows.push(row);
+            } else {
+                rows[slot as usize] = row;
             }
+            heads.refer(key, 1);
         }
+        slot
     }
 
     /// Notes a row's state if this is its first change in the step.
@@ -205,8 +204,10 @@ impl Side {
         }
     }
 
-    fn link(&mut self, row: u32, head: &mut u32) {
+    fn link(&mut self, row: u32, heads: &mut impl Heads) {
         let entry = &mut self.rows[row as usize];
+        heads.weigh(entry.key, i64::from(entry.bytes.len()));
+        let head = heads.head(entry.key);
         entry.next = *head;
         entry.previous = NONE;
         entry.flags |= LINKED;
@@ -217,12 +218,13 @@ impl Side {
         *head = row;
     }
 
-    fn unlink(&mut self, row: u32, head: &mut u32) {
+    fn unlink(&mut self, row: u32, heads: &mut impl Heads) {
         let entry = &mut self.rows[row as usize];
-        let (next, previous) = (entry.next, entry.previous);
+        let (key, next, previous) = (entry.key, entry.next, entry.previous);
         entry.flags &= !LINKED;
+        heads.weigh(key, -i64::from(entry.bytes.len()));
         match previous {
-            NONE => *head = next,
+            NONE => *heads.head(key) = next,
             before => self.rows[before as usize].next = next,
         }
         if next != NONE {
@@ -244,8 +246,8 @@ impl Side {
                 ));
             }
             if entry.count == 0 {
-                let (key, persisted) = (entry.key, entry.flags & PERSISTED != 0);
-                self.unlink(touched.row, heads.head(key));
+                let persisted = entry.flags & PERSISTED != 0;
+                self.unlink(touched.row, heads);
                 if !persisted {
                     self.remove(touched.row, heads);
                 }
@@ -253,9 +255,7 @@ impl Side {
         }
         self.compact();
         if self.changed.len() > 2 * self.rows.len() + 1024 {
-            self.changed = (0..self.rows.len() as u32)
-                .filter(|&r| self.rows[r as usize].flags & (CHANGED | FREE) == CHANGED)
-                .collect();
+            self.recount_changed();
         }
         Ok(())
     }
@@ -263,24 +263,11 @@ impl Side {
     fn remove(&mut self, row: u32, heads: &mut impl Heads) {
         let entry = &mut self.rows[row as usize];
         let hash = hash_bytes(self.arena.get(entry.bytes));
-        if let Ok(found) = self.table.find_entry(bucket_hash(hash), |e| e.1 == row) {
-            found.remove();
-        }
+        self.table.remove(hash, |e| e.1 == row);
         self.arena.free(entry.bytes);
         entry.flags = FREE;
         heads.refer(entry.key, -1);
         self.free.push(row);
-    }
-
-    fn compact(&mut self) {
-        if self.arena.should_compact() {
-            let mut fresh = Arena::default();
-            for entry in self.table.iter() {
-                let row = &mut self.rows[entry.1 as usize];
-                row.bytes = fresh.push(self.arena.get(row.bytes));
-            }
-            self.arena = fresh;
-        }
     }
 
     /// The columns of `rows`.
@@ -295,9 +282,49 @@ impl Side {
         Ok(converter.convert_rows(encoded)?)
     }
 
-    /// Hands out changed rows (all, if `full`): key slot, bytes, and count and matches (`None`: gone). Follow it with
-    /// [`Self::forget_gone`].
-    pub fn snapshot(&mut self, full: bool, mut put: impl FnMut(u32, &[u8], Option<(i64, i64)>)) {
+    /// The rows of a chain, from its head.
+    pub fn chain(&self, head: u32) -> impl Iterator<Item = (u32, &[u8], &Row)> {
+        let at = |row: u32| (row != NONE).then_some(row);
+        std::iter::successors(at(head), move |&row| at(self.rows[row as usize].next)).map(|row| {
+            let entry = &self.rows[row as usize];
+            (row, self.arena.get(entry.bytes), entry)
+        })
+    }
+
+    /// Has the next [`Self::snapshot`] write a chain's rows that have no entry of their own.
+    pub fn write_chain(&mut self, head: u32) {
+        let mut row = head;
+        while row != NONE {
+            let entry = &mut self.rows[row as usize];
+            if entry.flags & (CHANGED | PERSISTED) == 0 {
+                entry.flags |= CHANGED;
+                self.changed.push(row);
+            }
+            row = entry.next;
+        }
+    }
+
+    /// The chain's rows have no entries of their own from now on: hands out those that had.
+    pub fn unwrite_chain(&mut self, head: u32, mut gone: impl FnMut(&[u8])) {
+        let mut row = head;
+        while row != NONE {
+            let entry = &mut self.rows[row as usize];
+            if entry.flags & PERSISTED != 0 {
+                entry.flags &= !PERSISTED;
+                gone(self.arena.get(entry.bytes));
+            }
+            row = entry.next;
+        }
+    }
+
+    /// Hands out changed rows (all, if `full`) of keys that are `wide`: key slot, bytes, and count and matches (`None`: gone). Follow it
+    /// with [`Self::forget_gone`].
+    pub fn snapshot(
+        &mut self,
+        full: bool,
+        wide: impl Fn(u32) -> bool,
+        mut put: impl FnMut(u32, &[u8], Option<(i64, i64)>),
+    ) {
         let changed = std::mem::take(&mut self.changed);
         let slots: Vec<u32> = if full {
             (0..self.rows.len() as u32).collect()
@@ -311,13 +338,15 @@ impl Side {
                 continue;
             }
             let bytes = self.arena.get(entry.bytes);
-            if flags & LINKED != 0 {
-                put(entry.key, bytes, Some((entry.count, entry.matches)));
-                entry.flags = LINKED | PERSISTED;
-            } else {
+            if flags & LINKED == 0 {
                 put(entry.key, bytes, None);
                 entry.flags = 0;
                 self.gone.push(slot);
+            } else if wide(entry.key) {
+                put(entry.key, bytes, Some((entry.count, entry.matches)));
+                entry.flags = LINKED | PERSISTED;
+            } else {
+                entry.flags = LINKED;
             }
         }
     }
@@ -330,24 +359,123 @@ impl Side {
         self.compact();
     }
 
-    /// Takes a row of a snapshot.
-    pub fn restore(&mut self, key: u32, bytes: &[u8], count: i64, matches: i64, heads: &mut impl Heads) {
+    /// Drops the rows of a key; answers their bytes.
+    pub fn evict(&mut self, key: u32, heads: &mut impl Heads) -> usize {
+        let mut freed = 0;
+        let mut row = std::mem::replace(heads.head(key), NONE);
+        while row != NONE {
+            let entry = &self.rows[row as usize];
+            let next = entry.next;
+            freed += ROW_BYTES + entry.bytes.len() as usize;
+            self.remove(row, heads);
+            row = next;
+        }
+        freed
+    }
+
+    /// Gives the memory of dropped rows back.
+    pub fn compact(&mut self) {
+        if let Some(victims) = self.arena.victims() {
+            for entry in self.table.iter() {
+                self.arena.relocate(&mut self.rows[entry.1 as usize].bytes, &victims);
+            }
+        }
+    }
+
+    /// Whether most slots are free.
+    pub fn is_sparse(&self) -> bool {
+        self.rows.len() >= 65_536 && self.free.len() * 2 > self.rows.len()
+    }
+
+    /// Moves rows into the lowest slots and gives the rest back. Between steps.
+    pub fn relocate(&mut self, heads: &mut impl Heads) {
+        let n = self.rows.len() - self.free.len();
+        let mut free = std::mem::take(&mut self.free);
+        free.sort_unstable();
+        let used: Vec<u32> = (n as u32..self.rows.len() as u32)
+            .filter(|&r| self.rows[r as usize].flags & FREE == 0)
+            .collect();
+        for (from, to) in used.into_iter().zip(free) {
+            let row = self.rows[from as usize].clone();
+            let hash = hash_bytes(self.arena.get(row.bytes));
+            if let Some(entry) = self.table.find_mut(hash, |e| e.1 == from) {
+                entry.1 = to;
+            }
+            if row.flags & LINKED != 0 {
+                match row.previous {
+                    NONE => *heads.head(row.key) = to,
+                    before => self.rows[before as usize].next = to,
+                }
+                if row.next != NONE {
+                    self.rows[row.next as usize].previous = to;
+                }
+            }
+            self.rows[to as usize] = row;
+        }
+        self.rows.truncate(n);
+        self.rows.shrink_to_fit();
+        self.free = Vec::new();
+        self.table.shrink(|e| e.0);
+        self.recount_changed();
+    }
+
+    /// Key slots have moved (`to` gives the new one of a moved one).
+    pub fn move_keys(&mut self, to: impl Fn(u32) -> Option<u32>) {
+        for row in self.rows.iter_mut().filter(|r| r.flags & FREE == 0) {
+            if let Some(key) = to(row.key) {
+                row.key = key;
+            }
+        }
+    }
+
+    fn recount_changed(&mut self) {
+        self.changed = (0..self.rows.len() as u32)
+            .filter(|&r| self.rows[r as usize].flags & (CHANGED | FREE) == CHANGED)
+            .collect();
+    }
+
+    /// Takes a row of a snapshot; with `own_entry`, from an entry of its own.
+    pub fn restore(
+        &mut self,
+        key: u32,
+        bytes: &[u8],
+        (count, matches): (i64, i64),
+        own_entry: bool,
+        heads: &mut impl Heads,
+    ) {
         let row = self.upsert(bytes, key, heads);
-        self.link(row, heads.head(key));
+        self.table.settle(|e| e.0);
+        self.link(row, heads);
         let entry = &mut self.rows[row as usize];
         entry.count = count;
         entry.matches = matches;
-        entry.flags |= PERSISTED;
+        if own_entry {
+            entry.flags |= PERSISTED;
+        }
     }
 
-    /// Memory held.
+    /// Memory held. What vectors have in reserve has not been touched and is not counted.
     pub fn bytes(&self) -> usize {
-        self.table.allocation_size()
+        self.table.bytes()
             + self.arena.bytes()
-            + self.rows.capacity() * size_of::<Row>()
-            + (self.free.capacity() + self.changed.capacity()) * 4
+            + self.rows.len() * size_of::<Row>()
+            + (self.free.len() + self.changed.capacity()) * 4
+            + self.touched.capacity() * size_of::<Touched>()
+    }
+
+    /// Bytes of slots that hold no row.
+    pub fn free_bytes(&self) -> usize {
+        self.free.len() * ROW_BYTES
+    }
+
+    /// Bytes of a row, about.
+    pub fn row_bytes(&self) -> usize {
+        ROW_BYTES + self.arena.live() / (self.rows.len() - self.free.len()).max(1)
     }
 }
+
+/// A row's slot and its place in the table.
+const ROW_BYTES: usize = size_of::<Row>() + 28;
 
 /// What a side needs of the keys: its chains' heads, and that a key lives while rows refer to it.
 pub trait Heads {
@@ -355,4 +483,6 @@ pub trait Heads {
     fn head(&mut self, key: u32) -> &mut u32;
     /// Counts references of rows to a key.
     fn refer(&mut self, key: u32, by: i32);
+    /// Counts bytes of rows in the key's chains.
+    fn weigh(&mut self, key: u32, by: i64);
 }

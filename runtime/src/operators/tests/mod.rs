@@ -17,4 +17,5 @@ mod topns;
 mod upserts;
 mod values;
 
+pub(crate) use harness::MemoryTier;
 pub use values::Rng;
