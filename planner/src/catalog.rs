@@ -19,6 +19,7 @@ pub use table::{
     Check, Constraints, ForeignKey, Generated, IndexDef, ReferentialAction, SequenceDef, SequenceState, Unique,
 };
 
+use crate::job::JobState;
 use crate::plan::{ObjectId, StreamPlan, schema_serde};
 
 /// A table's definition.
@@ -333,6 +334,8 @@ pub enum CatalogOp {
     DropNamespace(ObjectId),
     /// Values of a sequence are reserved, or it was set.
     Sequence(ObjectId, SequenceState),
+    /// The job of this id is in another state, if it still exists.
+    SetJob(ObjectId, JobState),
 }
 
 /// All objects.
@@ -341,6 +344,8 @@ pub struct Catalog {
     objects: BTreeMap<ObjectId, Arc<CatalogObject>>,
     namespaces: BTreeMap<ObjectId, Arc<Namespace>>,
     sequences: BTreeMap<ObjectId, SequenceState>,
+    /// Of jobs that do not simply run.
+    jobs: BTreeMap<ObjectId, JobState>,
     next_id: u32,
     version: u64,
 }
@@ -352,6 +357,7 @@ impl Default for Catalog {
             objects: BTreeMap::new(),
             namespaces: BTreeMap::from([(PUBLIC, Arc::new(public))]),
             sequences: BTreeMap::new(),
+            jobs: BTreeMap::new(),
             next_id: 0,
             version: 0,
         }
@@ -394,7 +400,7 @@ impl Catalog {
         ObjectId(self.next_id.max(Self::FIRST_ID))
     }
 
-    /// Grows with every change but a sequence's values: a statement bound at one version means the same at another only if both are
+    /// Grows with every change but those of a sequence's values or a job's state: a statement bound at one version means the same at another only if both are
     /// equal.
     pub fn version(&self) -> u64 {
         self.version
@@ -407,7 +413,7 @@ impl Catalog {
 
     /// Folds one change in.
     pub fn apply(&mut self, op: &CatalogOp) {
-        self.version += u64::from(!matches!(op, CatalogOp::Sequence(..)));
+        self.version += u64::from(!matches!(op, CatalogOp::Sequence(..) | CatalogOp::SetJob(..)));
         match op {
             CatalogOp::Create(object) => {
                 self.take_id(object.id);
@@ -416,6 +422,7 @@ impl Catalog {
             CatalogOp::Drop(id) => {
                 self.objects.remove(id);
                 self.sequences.remove(id);
+                self.jobs.remove(id);
             }
             CatalogOp::Replace(object) => {
                 self.objects.insert(object.id, Arc::new(object.clone()));
@@ -432,7 +439,25 @@ impl Catalog {
             CatalogOp::Sequence(id, state) => {
                 self.sequences.insert(*id, *state);
             }
+            CatalogOp::SetJob(id, JobState::Running) => {
+                self.jobs.remove(id);
+            }
+            CatalogOp::SetJob(id, state) => {
+                if self.objects.contains_key(id) {
+                    self.jobs.insert(*id, state.clone());
+                }
+            }
         }
+    }
+
+    /// The state of a job.
+    pub fn job(&self, id: ObjectId) -> &JobState {
+        self.jobs.get(&id).unwrap_or(&JobState::Running)
+    }
+
+    /// Jobs that do not simply run.
+    pub fn jobs(&self) -> impl Iterator<Item = (ObjectId, &JobState)> {
+        self.jobs.iter().map(|(id, state)| (*id, state))
     }
 
     fn take_id(&mut self, id: ObjectId) {

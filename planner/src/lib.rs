@@ -9,6 +9,7 @@
 pub mod catalog;
 pub mod connectors;
 pub mod error;
+pub mod job;
 pub mod plan;
 pub mod sql;
 pub mod stream;

@@ -39,6 +39,8 @@ pub struct CreateView {
     pub options: Options,
     /// The query.
     pub query: QueryText,
+    /// WITH NO DATA.
+    pub no_data: bool,
 }
 
 /// CREATE SOURCE.
@@ -426,6 +428,8 @@ pub enum ExtStatement {
     Discard,
     /// FLUSH.
     Flush,
+    /// REFRESH, PAUSE, RESUME, CANCEL JOB, SHOW JOBS.
+    Job(super::jobs::JobStatement),
     /// Accepted without effect.
     NoOp(&'static str),
     /// Known to PostgreSQL, refused: what it is, and what to write instead.

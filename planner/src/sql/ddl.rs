@@ -53,6 +53,7 @@ impl Binder {
             also: new.ops(),
             notices: Vec::new(),
             if_not_exists,
+            no_data: false,
         }
     }
 
@@ -290,7 +291,11 @@ impl Binder {
             options: v.options.clone(),
         };
         let kind = ObjectKind::MaterializedView(Box::new(def));
-        Ok(Self::create(&new, kind, Some(bound), text, v.if_not_exists))
+        let mut statement = Self::create(&new, kind, Some(bound), text, v.if_not_exists);
+        if let Statement::Create { no_data, .. } = &mut statement {
+            *no_data = v.no_data;
+        }
+        Ok(statement)
     }
 
     /// The stream plan of a query, its columns named, and what the query names.

@@ -12,6 +12,9 @@ use crate::{PlanError, Result};
 
 /// Reads the statement if it is one of the extension grammar's; otherwise leaves the cursor at its start.
 pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<ExtStatement>> {
+    if let Some(statement) = super::jobs::parse(p, cx)? {
+        return Ok(Some(statement));
+    }
     if let Some(definition) = super::alter::parse(p, cx)? {
         return Ok(Some(ExtStatement::Definition(Box::new(definition))));
     }
@@ -112,10 +115,6 @@ fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
         ("notify", _) => ("NOTIFY", "Read the table or view again instead."),
         ("do", _) => ("DO", "Send the statements one by one."),
         ("call", _) => ("CALL", "Send the statements one by one."),
-        ("refresh", _) => (
-            "REFRESH MATERIALIZED VIEW",
-            "Materialized views are always fresh; no refresh is needed.",
-        ),
         ("cluster" | "reindex", _) => ("physical maintenance", "None is needed."),
         _ => return None,
     })
@@ -225,6 +224,7 @@ fn create_view(
     let options = with_options(p, cx)?;
     p.expect_keyword(Keyword::AS).map_err(err)?;
     let query = query_text(p, cx)?;
+    let no_data = materialized && !super::jobs::with_data(p, cx)?;
     Ok(ExtStatement::CreateView(CreateView {
         materialized,
         or_replace,
@@ -234,6 +234,7 @@ fn create_view(
         columns,
         options,
         query,
+        no_data,
     }))
 }
 

@@ -26,6 +26,7 @@ mod errors;
 mod ext;
 mod feed;
 pub mod functions;
+mod jobs;
 mod literals;
 mod locking;
 mod merge;
@@ -63,6 +64,7 @@ pub use conflict::OnConflict;
 pub use copy::{CopyFormat, CopyFrom, CopyHeader, CopyKind, CopyTo};
 pub use create_as::CreateTableAs;
 pub use errors::{map_arrow_error, map_df_error};
+pub use jobs::{JobAction, JobStatement};
 pub use locking::{LockTarget, LockingQuery, take_limit};
 pub use merge::MergeOutcome;
 pub(crate) use moments::{NOW, date_as_timestamp, days_later, midnight_before};
@@ -189,6 +191,8 @@ pub enum Statement {
         notices: Vec<(&'static str, String)>,
         /// Do nothing, with a notice, if the name is taken (bound only when it was free: see [`Statement::Notice`]).
         if_not_exists: bool,
+        /// WITH NO DATA: the view is not to be populated.
+        no_data: bool,
     },
     /// DROP, in the order in which to drop.
     Drop {
@@ -270,6 +274,8 @@ pub enum Statement {
     Discard,
     /// FLUSH: wait until every view has taken everything committed so far.
     Flush,
+    /// REFRESH, PAUSE, RESUME, CANCEL JOB, SHOW JOBS.
+    Job(JobAction),
     /// Accepted and without effect; `tag` is the answer (`LISTEN`, `UNLISTEN`, `ANALYZE`, …), `notice` says so where it matters.
     NoOp {
         /// Command tag.

@@ -144,6 +144,7 @@ impl Binder {
             ExtStatement::Deallocate(name) => Statement::Deallocate(name.clone()),
             ExtStatement::Discard => Statement::Discard,
             ExtStatement::Flush => Statement::Flush,
+            ExtStatement::Job(j) => Statement::Job(self.job(j)?),
             ExtStatement::NoOp(tag) => Statement::NoOp {
                 tag,
                 notice: (*tag == "LISTEN").then(|| "notifications are never sent".to_owned()),

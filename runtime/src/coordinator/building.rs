@@ -90,9 +90,10 @@ impl Control {
             }
         }
         if !backfill.pinned {
+            let newest = region.stop_on_error;
             let mut pins = Vec::new();
             for input in &region.inputs {
-                pins.push((*input, self.pin(id, *input)?));
+                pins.push((*input, self.pin(id, *input, newest)?));
             }
             let Some(region) = self.regions.get_mut(&id) else {
                 return Ok(());
@@ -126,7 +127,9 @@ impl Control {
         Ok(())
     }
 
-    fn pin(&self, id: ObjectId, input: ObjectId) -> Result<Pin> {
+    /// `newest`: rows that were changed meanwhile must not count (a view that stops at errors would stop at errors long mended), so
+    /// the input's newest epoch instead of its newest checkpoint; after a restart the log brings the input there again.
+    fn pin(&self, id: ObjectId, input: ObjectId, newest: bool) -> Result<Pin> {
         if let Some(source) = self.source_of(id, input) {
             let mut ranges = source.state.history();
             ranges.iter_mut().for_each(|r| r.exact = !source.keyed);
@@ -138,8 +141,8 @@ impl Control {
         }
         let upstream = self.regions.get(&input).ok_or(RuntimeError::NoObject(input))?;
         let relation = upstream.relation.as_ref().ok_or(RuntimeError::NoObject(input))?;
-        let epoch = upstream.completed_epoch.unwrap_or(0).max(relation.base_epoch());
-        let epoch = relation.boundary(epoch);
+        let durable = upstream.completed_epoch.unwrap_or(0).max(relation.base_epoch());
+        let epoch = relation.boundary(if newest { upstream.frontier() } else { durable });
         Ok(Pin::Relation {
             epoch,
             snapshot: Some(relation.snapshot(epoch)?),

@@ -32,16 +32,27 @@ impl Engine {
 
     /// Sends DDL to the sequencer and waits until the coordinator has applied it.
     pub(super) async fn send_ddl(&self, request: DdlRequest) -> Result<u64> {
-        let mut progress = self.shared.progress.subscribe();
+        let epoch = self.submit_ddl(request).await?;
+        self.applied(epoch).await?;
+        Ok(epoch)
+    }
+
+    /// Sends DDL to the sequencer; answers the epoch when it is durable.
+    pub(super) async fn submit_ddl(&self, request: DdlRequest) -> Result<u64> {
         let (reply, answer) = oneshot::channel();
         self.requests
             .send(Request::Ddl(Box::new(request), reply))
             .map_err(|_| RuntimeError::ShuttingDown)?;
-        let epoch = answer.await.map_err(|_| RuntimeError::ShuttingDown)??;
+        answer.await.map_err(|_| RuntimeError::ShuttingDown)?
+    }
+
+    /// Waits until the coordinator has applied the DDL of this epoch.
+    pub(super) async fn applied(&self, epoch: u64) -> Result<()> {
+        let mut progress = self.shared.progress.subscribe();
         while self.shared.applied.load(Ordering::Acquire) < epoch {
             progress.changed().await.map_err(|_| RuntimeError::ShuttingDown)?;
         }
-        Ok(epoch)
+        Ok(())
     }
 }
 

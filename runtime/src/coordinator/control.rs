@@ -18,7 +18,7 @@ use super::dead_letters::{DEAD_LETTERS, LetterBook};
 use super::record::EpochRecord;
 use super::region::{Frozen, RegionCtl, Timeline};
 use super::sequencer::Request;
-use super::shared::{RegionStatus, Shared};
+use super::shared::Shared;
 use super::sources::SourceCtl;
 use super::upkeep::TICK_WAIT;
 use super::timers::Timers;
@@ -108,6 +108,7 @@ pub struct Control {
     pub(super) stopping: Option<tokio::sync::oneshot::Sender<()>>,
     /// A source could be cut if it had records now, and is to be asked again after this time.
     pub(super) poll_sources: Option<Duration>,
+    pub(super) paused_sources: BTreeSet<ObjectId>,
     pub(super) work: WorkSets,
     pub(super) timers: Timers,
     pub(super) recovering: bool,
@@ -177,6 +178,7 @@ impl Control {
             awaiting: BTreeSet::new(),
             stopping: None,
             poll_sources: None,
+            paused_sources: BTreeSet::new(),
             work: WorkSets::default(),
             timers: Timers::default(),
             recovering: true,
@@ -186,6 +188,7 @@ impl Control {
     /// Serves events until told to stop.
     pub fn run(mut self, events: &Receiver<Event>) {
         self.recovering = false;
+        self.show_standing();
         self.settle();
         loop {
             match events.recv_timeout(self.wait_time()) {
@@ -367,26 +370,6 @@ impl Control {
         {
             region.wake();
             self.work.active.insert(id);
-        }
-    }
-
-    pub(super) fn on_region_failed(&mut self, id: ObjectId, reason: String) {
-        let Some(region) = self.regions.get_mut(&id) else {
-            return;
-        };
-        tracing::error!(job = %region.name, reason, "a job has stopped");
-        self.shared.set_status(id, RegionStatus::Failed(reason.clone()));
-        region.failed = Some(reason);
-        self.timers.remove(id);
-        region.in_flight.clear();
-        region.checkpoint_target = None;
-        self.work.stop(id);
-        self.work.hidden.remove(&id);
-        // What it read may be let go of.
-        let inputs = region.inputs.iter().copied();
-        self.work.foldable.extend(inputs.filter(|i| self.work.runs.contains(i)));
-        if let Some(delivery) = &region.delivery {
-            delivery.end();
         }
     }
 

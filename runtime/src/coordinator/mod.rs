@@ -17,6 +17,8 @@ pub mod clock;
 mod control;
 mod dead_letters;
 mod delivering;
+mod jobs;
+mod lifecycle;
 pub mod locks;
 mod objects;
 mod record;
@@ -52,6 +54,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 pub use clock::{Clock, SystemClock};
+pub use lifecycle::CreateMode;
 pub use locks::{LockManager, LockMode, LockOwner, LockTag, Patience};
 pub use record::{decode_delta, encode_delta};
 
@@ -123,6 +126,16 @@ pub struct ReadSnapshot {
     pub timestamp_us: i64,
     /// Data; `Arc`s only.
     pub relations: HashMap<ObjectId, RelationSnapshot>,
+    /// What the reader should be told: relations that stand at an older epoch.
+    pub notices: Vec<String>,
+}
+
+/// What a read finds.
+#[derive(Default)]
+struct Found {
+    following: HashMap<ObjectId, Arc<Relation>>,
+    /// With the reason.
+    standing: HashMap<ObjectId, (Arc<Relation>, String)>,
 }
 
 /// A row of a `levee_catalog` relation: values as text, in the column order that the method's doc names.
@@ -244,6 +257,7 @@ impl Engine {
         );
         recovery::restore(&mut control, &store, &mut found)?;
         let (epoch, timestamp_us) = recovery::replay(&mut control, &log, &found)?;
+        control.abandon_creations();
         *shared.catalog.write() = Arc::clone(&control.catalog);
         shared.recovered.store(epoch, Ordering::Release);
         shared.newest.store(epoch, Ordering::Release);
@@ -391,45 +405,45 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::create`].
-    pub async fn create_with(
+    pub async fn create_with(&self, catalog: &Arc<Catalog>, object: CatalogObject, also: Vec<CatalogOp>) -> Result<()> {
+        self.create_as(catalog, object, also, CreateMode::Wait).await
+    }
+
+    /// [`Engine::create_with`]; a materialized view or sink is built as `mode` says.
+    ///
+    /// # Errors
+    /// As [`Engine::create`].
+    pub async fn create_as(
         &self,
         catalog: &Arc<Catalog>,
         mut object: CatalogObject,
         also: Vec<CatalogOp>,
+        mode: CreateMode,
     ) -> Result<()> {
         delivering::prepare(&mut object).await?;
+        if mode != CreateMode::NoData {
+            self.check_inputs(catalog, &object)?;
+        }
         let id = object.id;
-        let mut progress = self.shared.progress.subscribe();
-        let waits = object.stream_plan().is_some() || object.is_relation();
+        let is_job = object.stream_plan().is_some();
+        let waits = (is_job && mode == CreateMode::Wait) || (!is_job && object.is_relation());
         let splits = self.first_splits(&object).await?;
         let mut ops = vec![CatalogOp::Create(object)];
         ops.extend(also);
-        self.ddl(Some(catalog), ops, splits).await?;
-        if !waits {
-            return Ok(());
+        if is_job && let Some(state) = mode.first_state() {
+            ops.push(CatalogOp::SetJob(id, state));
         }
-        let mut cancel = CancelCreate {
-            requests: &self.requests,
-            id: Some(id),
+        let request = DdlRequest {
+            expected: Some(Arc::clone(catalog)),
+            ops,
+            splits,
+            ..DdlRequest::default()
         };
-        loop {
-            match self.shared.entry(id).map(|e| e.status) {
-                Some(RegionStatus::Running) => {
-                    cancel.id = None;
-                    return Ok(());
-                }
-                Some(RegionStatus::Failed(reason)) => return Err(RuntimeError::user("58000", reason)),
-                Some(RegionStatus::Building | RegionStatus::Rebuilding) | None => {}
-            }
-            if self.catalog().get(id).is_none() {
-                cancel.id = None;
-                return Err(RuntimeError::user(
-                    "57014",
-                    "the object was dropped while it was being built",
-                ));
-            }
-            progress.changed().await.map_err(|_| RuntimeError::ShuttingDown)?;
+        let epoch = self.submit_ddl(request).await?;
+        if waits {
+            return self.created(id, epoch, is_job).await;
         }
+        self.applied(epoch).await
     }
 
     /// Drops objects, dependents first.
@@ -472,24 +486,30 @@ impl Engine {
             (RegionStatus::Failed(reason), _) => Err(RuntimeError::User {
                 code: "55000",
                 message: format!("the view has stopped: {reason}"),
-                hint: Some("Drop it and create it again.".to_owned()),
+                hint: Some("ALTER MATERIALIZED VIEW … RESUME builds it again.".to_owned()),
             }),
+            (RegionStatus::Unpopulated, _) => {
+                let catalog = self.catalog();
+                Err(unpopulated(catalog.get(id).map_or("", |o| o.name.as_str())))
+            }
             (RegionStatus::Building | RegionStatus::Rebuilding, _) => Err(RuntimeError::User {
                 code: "55000",
                 message: "the view is still being built".to_owned(),
                 hint: Some("See levee_catalog.ddl_progress.".to_owned()),
             }),
-            (RegionStatus::Running, Some(relation)) => Ok(relation),
-            (RegionStatus::Running, None) => Err(RuntimeError::user("42809", "the object cannot be read")),
+            (RegionStatus::Running | RegionStatus::Standing(_), Some(relation)) => Ok(relation),
+            (RegionStatus::Running | RegionStatus::Standing(_), None) => {
+                Err(RuntimeError::user("42809", "the object cannot be read"))
+            }
         }
     }
 
-    /// Relations by id, once all of them have taken epoch `at_least`.
-    async fn relations(&self, ids: &[ObjectId], at_least: u64) -> Result<HashMap<ObjectId, Arc<Relation>>> {
+    /// Relations by id, once all of them have taken epoch `at_least`, except those that stand.
+    async fn relations(&self, ids: &[ObjectId], at_least: u64) -> Result<Found> {
         let mut progress = self.shared.progress.subscribe();
         let at_least = at_least.max(self.shared.recovered.load(Ordering::Acquire));
         loop {
-            let mut found = HashMap::with_capacity(ids.len());
+            let mut found = Found::default();
             let mut behind = false;
             for id in ids {
                 let entry = self.shared.entry(*id).map(|e| e.status);
@@ -499,8 +519,12 @@ impl Engine {
                     continue;
                 }
                 let relation = self.relation(*id)?;
+                if let Some(RegionStatus::Standing(why)) = entry {
+                    found.standing.insert(*id, (relation, why));
+                    continue;
+                }
                 behind |= relation.frontier() < at_least;
-                found.insert(*id, relation);
+                found.following.insert(*id, relation);
             }
             if !behind {
                 return Ok(found);
@@ -510,7 +534,8 @@ impl Engine {
     }
 
     /// Waits until the relations named have taken epoch `at_least`, then pins all of them at the newest step boundary complete on
-    /// all. The caller puts its own time-out around it.
+    /// all. Those that stand (paused, or waiting for a paused one) are read where they are, with a notice. The caller puts its own
+    /// time-out around it.
     ///
     /// # Errors
     /// `NoObject`; a view that stopped with an error.
@@ -520,7 +545,7 @@ impl Engine {
         loop {
             let at_least = held.as_ref().map_or(at_least, EpochPin::epoch);
             let found = self.relations(relations, at_least).await?;
-            let all: Vec<Arc<Relation>> = found.values().map(Arc::clone).collect();
+            let all: Vec<Arc<Relation>> = found.following.values().map(Arc::clone).collect();
             let epoch = match &held {
                 Some(pin) => pin.epoch(),
                 None if all.is_empty() => self.newest_epoch(),
@@ -551,17 +576,27 @@ impl Engine {
         self.pinned(&found, epoch)
     }
 
-    fn pinned(&self, relations: &HashMap<ObjectId, Arc<Relation>>, epoch: u64) -> Result<ReadSnapshot> {
-        let snapshots = relations
-            .iter()
-            .map(|(id, r)| Ok((*id, r.snapshot(epoch)?)))
-            .collect::<Result<_>>()?;
+    fn pinned(&self, found: &Found, epoch: u64) -> Result<ReadSnapshot> {
+        let mut snapshots = HashMap::with_capacity(found.following.len() + found.standing.len());
+        for (id, relation) in &found.following {
+            snapshots.insert(*id, relation.snapshot(epoch)?);
+        }
+        let mut notices = Vec::new();
+        for (id, (relation, why)) in &found.standing {
+            let at = relation.frontier().min(epoch);
+            if at < epoch {
+                notices.push(format!("{why}: its rows are those of epoch {at}"));
+            }
+            snapshots.insert(*id, relation.snapshot(at)?);
+        }
+        notices.sort_unstable();
         let epochs = self.shared.epochs.lock();
         let known = epochs.iter().rev().find(|e| e.epoch <= epoch).map(|e| e.timestamp_us);
         Ok(ReadSnapshot {
             epoch,
             timestamp_us: known.unwrap_or(0),
             relations: snapshots,
+            notices,
         })
     }
 
@@ -605,8 +640,8 @@ impl Engine {
     /// Rows of `levee_catalog.NAME` for: `jobs`(id, name, kind, state, epoch, rows_out, checksum, finished), `regions`(id, name,
     /// epoch, checkpoint_epoch, lag_epochs, steps, runs, rows, bytes, state_bytes), `tasks`(region, fragment, task, incarnation,
     /// epoch, rows_in, rows_out, state_bytes), `epochs`(epoch, timestamp, tables, rows), `checkpoints`(number, epoch, regions, files,
-    /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total), `stream_errors`(job, name, expression,
-    /// message, count, last_epoch), `sources`(id, name,
+    /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total, rows_per_second, mode),
+    /// `stream_errors`(job, name, expression, message, count, last_epoch), `sources`(id, name,
     /// connector, split, offset, finished, partition, end_offset, lag, status, error, dead_letters), `dead_letters`(source_id, source, partition, offset, reason,
     /// bytes, key, timestamp), `sinks`(id, name, connector, status, error,
     /// epoch, delivered_epoch, lag_epochs, lag_ms, gathered_bytes).
@@ -640,23 +675,12 @@ impl Engine {
     }
 }
 
-/// Removes a half-built object when whoever waits for it goes away.
-struct CancelCreate<'a> {
-    requests: &'a Sender<Request>,
-    id: Option<ObjectId>,
-}
-
-impl Drop for CancelCreate<'_> {
-    fn drop(&mut self) {
-        let Some(id) = self.id else { return };
-        let (reply, _answer) = oneshot::channel();
-        let request = DdlRequest {
-            ops: vec![CatalogOp::Drop(id)],
-            ..DdlRequest::default()
-        };
-        if self.requests.send(Request::Ddl(Box::new(request), reply)).is_err() {
-            tracing::debug!("a creation was cancelled while stopping");
-        }
+/// A view that holds nothing because it never was filled.
+fn unpopulated(name: &str) -> RuntimeError {
+    RuntimeError::User {
+        code: "55000",
+        message: format!("materialized view \"{name}\" has not been populated"),
+        hint: Some("Use the REFRESH MATERIALIZED VIEW command.".to_owned()),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp, ObjectKind};
+use levee_planner::job::JobState;
 use levee_planner::plan::ObjectId;
 
 use super::backfill::Backfill;
@@ -18,18 +20,22 @@ use crate::relation::{Base, Relation, RowOrder};
 
 impl Control {
     pub(super) fn apply(&mut self, op: &CatalogOp, record: &EpochRecord) {
-        let mut catalog = Catalog::clone(&self.catalog);
+        let before = Arc::clone(&self.catalog);
+        let mut catalog = Catalog::clone(&before);
         catalog.apply(op);
         self.catalog = Arc::new(catalog);
         match op {
             CatalogOp::Create(object) => {
-                if let Err(error) = self.add_object(object, record) {
-                    tracing::error!(job = %object.name, %error, "an object cannot be started");
-                    self.shared
-                        .set_status(object.id, RegionStatus::Failed(error_text(&error)));
+                let empty =
+                    |op: &CatalogOp| matches!(op, CatalogOp::SetJob(id, JobState::Unpopulated) if *id == object.id);
+                if !record.ops.iter().any(empty)
+                    && let Err(error) = self.add_object(object, record)
+                {
+                    self.on_start_failed(object.id, error_text(&error));
                 }
             }
             CatalogOp::Drop(id) => self.remove_object(*id),
+            CatalogOp::SetJob(id, state) => self.set_job(*id, before.job(*id), state, record),
             CatalogOp::Replace(object) => {
                 if let Some(region) = self.regions.get_mut(&object.id) {
                     region.name.clone_from(&object.name);
@@ -46,7 +52,7 @@ impl Control {
         }
     }
 
-    fn remove_object(&mut self, id: ObjectId) {
+    pub(super) fn remove_object(&mut self, id: ObjectId) {
         if let Some(region) = self.regions.remove(&id) {
             self.work.remove(id, &region.inputs);
             self.timers.remove(id);
@@ -67,7 +73,7 @@ impl Control {
     }
 
     /// A new object, empty as of `epoch`.
-    fn add_object(&mut self, object: &CatalogObject, record: &EpochRecord) -> Result<()> {
+    pub(super) fn add_object(&mut self, object: &CatalogObject, record: &EpochRecord) -> Result<()> {
         let epoch = record.epoch;
         if let Some(def) = source_def(object) {
             let splits = record.splits.iter().find(|(id, _)| *id == object.id);
@@ -161,6 +167,7 @@ impl Control {
             }
             _ => None,
         };
+        let began_rows = backfill.as_ref().map_or(0, |b| b.rows_done);
         let options = match &object.kind {
             ObjectKind::MaterializedView(v) => Some(&v.options),
             ObjectKind::Sink(s) => Some(&s.options),
@@ -184,6 +191,10 @@ impl Control {
             completed_epoch: restored.then_some(epoch),
             completed_seq: None,
             completed_relation_seq: 0,
+            began: (Instant::now(), began_rows),
+            paused: *self.catalog.job(object.id) == JobState::Paused,
+            stand_at: epoch,
+            detached: false,
             failed: None,
             timed: object
                 .stream_plan()

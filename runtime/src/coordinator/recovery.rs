@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use levee_planner::catalog::{Catalog, CatalogObject, ObjectKind};
+use levee_planner::job::JobState;
 use levee_storage::StorageError;
 use levee_storage::checkpoint::{CheckpointStore, FileMeta, Manifest, choose_versions, load};
 use levee_storage::log::Log;
@@ -23,6 +24,7 @@ use super::control::Control;
 use super::dead_letters::{self, DEAD_LETTERS};
 use super::record::{EPOCH_KIND, EpochRecord};
 use super::region::RegionMeta;
+use super::shared::RegionStatus;
 use super::sources::source_def;
 use crate::dataflow::StateReader;
 use crate::relation::{Base, RowOrder};
@@ -164,6 +166,19 @@ pub fn restore(control: &mut Control, store: &CheckpointStore, found: &mut Found
     restore_region(control, &dead_letters::object(), &opened, &found.manifest, letters)?;
     control.count_letters()?;
     for object in payload.catalog.objects() {
+        match payload.catalog.job(object.id) {
+            JobState::Unpopulated => {
+                control.shared.add(object.id, None, RegionStatus::Unpopulated);
+                continue;
+            }
+            JobState::Failed(reason) => {
+                let status = RegionStatus::Failed(reason.clone());
+                control.shared.add(object.id, None, status);
+                continue;
+            }
+            JobState::Paused => drop(control.paused_sources.insert(object.id)),
+            JobState::Running | JobState::Creating => {}
+        }
         if let Some(def) = source_def(object) {
             let state = payload.sources.get(&object.id).cloned().ok_or_else(|| {
                 let file = format!("manifest {}", found.manifest.number);

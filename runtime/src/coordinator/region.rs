@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
@@ -149,8 +150,16 @@ pub struct RegionCtl {
     pub completed_seq: Option<u64>,
     /// Run position of the newest completed checkpoint.
     pub completed_relation_seq: u64,
+    /// When it was started, and the rows that its backfill had read by then.
+    pub began: (Instant, u64),
+    /// Takes no steps until it is resumed, once it is complete …
+    pub paused: bool,
+    /// … through this epoch.
+    pub stand_at: u64,
     /// Why it stopped.
     pub failed: Option<String>,
+    /// It has failed and holds nothing any more.
+    pub detached: bool,
     /// Stop at the first failed expression.
     pub stop_on_error: bool,
     /// A sink's way to its target.
@@ -219,7 +228,12 @@ impl RegionCtl {
 
     /// Takes no steps now.
     pub fn stands(&self) -> bool {
-        self.failed.is_some()
+        self.failed.is_some() || (self.paused && self.visible() && self.submitted() >= self.stand_at)
+    }
+
+    /// The epoch that steps may not pass while it is paused.
+    pub fn pause_limit(&self) -> Option<u64> {
+        (self.paused && self.visible()).then_some(self.stand_at)
     }
 
     /// It is complete through whatever epoch the clock shows, until it is woken: see [`super::work`].
@@ -246,6 +260,7 @@ impl RegionCtl {
     /// Nothing is left to do up to the newest epoch `cut`, and nothing is under way.
     pub fn may_rest(&self, cut: u64) -> bool {
         !self.stands()
+            && !self.paused
             && self.backfill.is_none()
             && self.in_flight.is_empty()
             && self.checkpoint_target.is_none()
@@ -374,7 +389,10 @@ impl Timeline {
     /// The first epoch after `epoch`, up to `limit`, at or after a moment.
     pub fn first_at(&self, epoch: u64, limit: u64, timestamp_us: i64) -> Option<u64> {
         let later = self.entries.range(epoch + 1..limit.max(epoch) + 1);
-        later.into_iter().find(|(_, (t, _))| *t >= timestamp_us).map(|(e, _)| *e)
+        later
+            .into_iter()
+            .find(|(_, (t, _))| *t >= timestamp_us)
+            .map(|(e, _)| *e)
     }
 
     /// Log positions of all epochs held.

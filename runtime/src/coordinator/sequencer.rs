@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
+use levee_planner::job::JobState;
 use levee_planner::plan::ObjectId;
 use levee_storage::StorageError;
 use levee_storage::log::Log;
@@ -41,6 +42,8 @@ pub enum Request {
     Ddl(Box<DdlRequest>, oneshot::Sender<Result<u64>>),
     /// Source ranges to put into an epoch.
     Cut(SourceCut),
+    /// Nobody waits any more for this object's creation: it goes, unless something reads it already.
+    Abandon(ObjectId),
     /// An epoch without changes, because time has passed.
     Tick,
     /// End the thread.
@@ -142,6 +145,10 @@ impl Sequencer {
                         self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut cut), false);
                         self.ddl(*request, reply);
                     }
+                    Request::Abandon(id) => {
+                        self.write_epoch(std::mem::take(&mut commits), std::mem::take(&mut cut), false);
+                        self.abandon(id);
+                    }
                     Request::Stop => {
                         self.write_epoch(commits, cut, false);
                         return;
@@ -235,6 +242,10 @@ impl Sequencer {
             answer(reply, Err(RuntimeError::Conflict));
             return;
         }
+        let creating = request.ops.iter().find_map(|op| match op {
+            CatalogOp::SetJob(id, JobState::Creating) => Some(*id),
+            _ => None,
+        });
         let result = self
             .append(EpochRecord {
                 ops: request.ops,
@@ -259,7 +270,31 @@ impl Sequencer {
                 );
                 epoch
             });
-        answer(reply, result);
+        let made = result.is_ok();
+        if reply.send(result).is_err() {
+            tracing::debug!("a client went away before its answer");
+            if let Some(id) = creating.filter(|_| made) {
+                self.abandon(id);
+            }
+        }
+    }
+
+    fn abandon(&mut self, id: ObjectId) {
+        let catalog = Arc::clone(&self.catalog.read());
+        if catalog.get(id).is_none() {
+            return;
+        }
+        let op = if catalog.dependents(id).is_empty() {
+            CatalogOp::Drop(id)
+        } else {
+            CatalogOp::SetJob(id, JobState::Running)
+        };
+        let request = DdlRequest {
+            ops: vec![op],
+            ..DdlRequest::default()
+        };
+        let (reply, _nobody) = oneshot::channel();
+        self.ddl(request, reply);
     }
 
     fn append(&mut self, mut record: EpochRecord) -> Result<(EpochRecord, u64)> {

@@ -27,6 +27,10 @@ pub enum RegionStatus {
     Rebuilding,
     /// Complete and following its inputs.
     Running,
+    /// Complete through the epoch where it stands, and no further for now: it is paused, or what it reads is. Says why.
+    Standing(String),
+    /// Holds nothing until it is refreshed.
+    Unpopulated,
     /// Stopped, with the reason.
     Failed(String),
 }

@@ -210,6 +210,9 @@ impl Control {
         let records = CUT_ROWS_PER_TASK * self.shared.config.parallelism as u64;
         let (mut cut, mut failed) = (SourceCut::default(), Vec::new());
         for (id, source) in self.sources.iter().filter(|(_, s)| s.failed.is_none()) {
+            if self.paused_sources.contains(id) {
+                continue;
+            }
             let readers = self.source_readers(*id);
             let following = readers.filter(|r| !r.stands() && r.backfill.is_none());
             let Some(fastest) = following.map(RegionCtl::frontier).max() else {

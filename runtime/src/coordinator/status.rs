@@ -1,5 +1,10 @@
 //! Rows of `levee_catalog`, as the coordinator knows them.
 
+use std::collections::BTreeMap;
+
+use levee_planner::job::JobState;
+use levee_planner::plan::ObjectId;
+
 use super::StatusRow;
 use super::control::Control;
 use super::dead_letters::DEAD_LETTERS;
@@ -14,7 +19,7 @@ impl Control {
     /// Rows of one status table; unknown names have none.
     pub(super) fn status(&self, name: &str) -> Vec<StatusRow> {
         match name {
-            "jobs" => self.shown_regions().map(|r| self.job_row(r)).collect(),
+            "jobs" => self.job_rows(),
             "regions" => self.shown_regions().map(|r| self.region_row(r)).collect(),
             "tasks" => self.regions.values().flat_map(task_rows).collect(),
             "epochs" => self.epoch_rows(),
@@ -50,6 +55,31 @@ impl Control {
         (bounded || only_relations) && ended && upstream && region.visible() && region.frontier() >= self.cut
     }
 
+    fn job_rows(&self) -> Vec<StatusRow> {
+        let mut rows: BTreeMap<ObjectId, StatusRow> = self.shown_regions().map(|r| (r.id, self.job_row(r))).collect();
+        for (id, state) in self.catalog.jobs().filter(|(id, _)| !self.regions.contains_key(id)) {
+            let Some(object) = self.catalog.get(id) else { continue };
+            let state = match state {
+                JobState::Failed(reason) => format!("failed: {reason}"),
+                JobState::Unpopulated => "not populated".to_owned(),
+                JobState::Paused => "paused".to_owned(),
+                JobState::Running | JobState::Creating => continue,
+            };
+            let row = vec![
+                text(id),
+                text(&object.name),
+                text(object.kind_name()),
+                Some(state),
+                None,
+                None,
+                None,
+                text(false),
+            ];
+            rows.insert(id, row);
+        }
+        rows.into_values().collect()
+    }
+
     fn job_row(&self, r: &RegionCtl) -> StatusRow {
         let kind = match r.kind {
             RegionKind::Table => "table",
@@ -58,7 +88,9 @@ impl Control {
         };
         let state = match (&r.failed, r.visible()) {
             (Some(reason), _) => format!("failed: {reason}"),
+            (None, _) if r.paused => "paused".to_owned(),
             (None, false) => "building".to_owned(),
+            (None, true) if self.work.standing.contains(&r.id) => "waiting for a paused job".to_owned(),
             (None, true) => "running".to_owned(),
         };
         vec![
@@ -99,6 +131,9 @@ impl Control {
         };
         let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
         let statement = self.catalog.get(r.id).map(|o| o.definition.clone());
+        let seconds = r.began.0.elapsed().as_secs_f64().max(0.001);
+        let rate = done.saturating_sub(r.began.1) as f64 / seconds;
+        let foreground = *self.catalog.job(r.id) == JobState::Creating;
         Some(vec![
             text(r.id),
             text(&r.name),
@@ -106,6 +141,8 @@ impl Control {
             text(format!("{:.1}%", share * 100.0)),
             text(done),
             text(total),
+            text(rate.round()),
+            text(if foreground { "foreground" } else { "background" }),
         ])
     }
 

@@ -57,11 +57,15 @@ impl Control {
     }
 
     pub(super) fn advance(&mut self, id: ObjectId) -> Result<()> {
-        let Some(region) = self.regions.get(&id) else {
+        let Some(region) = self.regions.get_mut(&id) else {
             return Ok(());
         };
-        if region.stands() {
+        if region.failed.is_some() {
             return Ok(());
+        }
+        if region.stands() {
+            region.catch_up();
+            return self.freeze_if_due(id);
         }
         let before = (region.frontier(), region.visible());
         let follows = region.backfill.is_none() || self.advance_backfill(id)?;
@@ -101,6 +105,7 @@ impl Control {
                 .checkpoint_target
                 .filter(|t| *t > region.submitted())
                 .map_or(available, |t| available.min(t));
+            let limit = region.pause_limit().map_or(limit, |p| limit.min(p));
             if limit <= region.submitted() {
                 return Ok(());
             }

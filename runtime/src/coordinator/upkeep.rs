@@ -9,7 +9,7 @@ use levee_planner::plan::ObjectId;
 use super::checkpointer::{CheckpointDone, Job, Payload};
 use super::control::{Control, FOLD_EVERY, error_text};
 use super::region::{RegionCtl, RegionKind};
-use super::shared::{CheckpointInfo, RegionStatus};
+use super::shared::CheckpointInfo;
 use crate::Result;
 
 /// Regions that are later than this after a tick go into the next checkpoint.
@@ -38,10 +38,16 @@ impl Control {
         let moving: Vec<ObjectId> = changed.iter().chain(&self.work.active).copied().collect();
         for id in self.work.downstream(moving) {
             self.wake(id);
-            let Some(region) = self.regions.get_mut(&id).filter(|r| !r.stands()) else {
+            let Some(region) = self.regions.get_mut(&id).filter(|r| r.failed.is_none()) else {
                 continue;
             };
-            region.checkpoint_target.get_or_insert(self.cut);
+            // One that stands gets no further than it is.
+            let target = if self.work.standing.contains(&id) {
+                region.submitted()
+            } else {
+                self.cut
+            };
+            region.checkpoint_target.get_or_insert(target);
             self.work.due.insert(id);
             self.work.ready.insert(id);
         }
@@ -54,7 +60,7 @@ impl Control {
         self.work.due.retain(|id| {
             regions.get(id).is_some_and(|r| {
                 let freezing = r.in_flight.iter().any(|s| s.checkpoint);
-                !r.stands() && !r.stalled() && (freezing || r.checkpoint_target.is_some_and(|t| t <= epoch))
+                r.failed.is_none() && !r.stalled() && (freezing || r.checkpoint_target.is_some_and(|t| t <= epoch))
             })
         });
         if !self.work.due.is_empty() && started.elapsed() < TICK_WAIT {
@@ -84,7 +90,7 @@ impl Control {
         let mut floors = BTreeMap::new();
         let mut advance = BTreeMap::new();
         let mut subscribers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for region in self.regions.values() {
+        for region in self.regions.values().filter(|r| !r.detached) {
             let frontier = region.frontier();
             let own = frozen_at.get(&region.id).map_or(frontier, |e| frontier.min(*e));
             floors.insert(region.id.0, own);
@@ -105,7 +111,7 @@ impl Control {
             advance,
             floors,
             subscribers,
-            live: self.regions.keys().map(|id| id.0).collect(),
+            live: self.regions.values().filter(|r| !r.detached).map(|r| r.id.0).collect(),
             tables: self
                 .regions
                 .values()
@@ -197,7 +203,8 @@ impl Control {
             return;
         }
         self.last_fold = Instant::now();
-        let common = self.oldest_frontier(|r| r.visible() && r.kind != RegionKind::Sink);
+        let standing = &self.work.standing;
+        let common = self.oldest_frontier(|r| r.visible() && r.kind != RegionKind::Sink && !standing.contains(&r.id));
         let readable = common.max(self.cut.saturating_sub(READ_BACK_EPOCHS));
         let readable = self.shared.oldest_pin().map_or(readable, |p| p.min(readable));
         let mut folds = Vec::new();
@@ -231,14 +238,12 @@ impl Control {
 
     /// Shows frontiers and statuses to sessions.
     pub(super) fn publish_status(&mut self) {
-        let (regions, shared) = (&self.regions, &self.shared);
-        self.work.hidden.retain(|id| {
-            let complete = regions.get(id).is_some_and(|r| r.visible() && r.failed.is_none());
-            if complete {
-                shared.set_status(*id, RegionStatus::Running);
-            }
-            !complete
-        });
+        let complete = |id: &ObjectId| self.regions.get(id).is_some_and(|r| r.visible() && r.failed.is_none());
+        let complete: Vec<ObjectId> = self.work.hidden.iter().copied().filter(complete).collect();
+        for id in complete {
+            self.work.hidden.remove(&id);
+            self.shared.set_status(id, self.shown_status(id));
+        }
         if std::mem::take(&mut self.work.moved) {
             self.shared.bump();
         }

@@ -31,6 +31,8 @@ pub struct WorkSets {
     pub runs: BTreeSet<ObjectId>,
     /// Relations among them of which a reader, a subscriber or a checkpoint has let go since they were last looked at.
     pub foldable: BTreeSet<ObjectId>,
+    /// Regions that wait for somebody to resume them, or for such a region: they hold nobody else back.
+    pub standing: BTreeSet<ObjectId>,
     /// Regions that sessions are not told of as complete yet.
     pub hidden: BTreeSet<ObjectId>,
     /// A frontier has moved since sessions were last told.
@@ -72,6 +74,7 @@ impl WorkSets {
             &mut self.due,
             &mut self.runs,
             &mut self.foldable,
+            &mut self.standing,
         ] {
             set.remove(&id);
         }

@@ -6,7 +6,7 @@ use levee_planner::catalog::{CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{Alter, Parsed, Statement};
 use levee_runtime::RuntimeError;
-use levee_runtime::coordinator::CatalogChange;
+use levee_runtime::coordinator::{CatalogChange, CreateMode};
 
 use super::run::Outcome;
 use super::{Session, SessionBinder};
@@ -23,6 +23,7 @@ impl Session {
         object: CatalogObject,
         also: Vec<CatalogOp>,
         notices: Vec<(&'static str, String)>,
+        mode: CreateMode,
     ) -> Result<Outcome> {
         let tag = format!("CREATE {}", object.kind_name().to_uppercase());
         self.before_ddl(&tag).await?;
@@ -31,7 +32,7 @@ impl Session {
             let engine = Arc::clone(&self.server.engine);
             let (seen, wanted, with) = (Arc::clone(&catalog), object.clone(), also.clone());
             let created = self
-                .guarded(async move { Ok(engine.create_with(&seen, wanted, with).await) })
+                .guarded(async move { Ok(engine.create_as(&seen, wanted, with, mode).await) })
                 .await?;
             match created {
                 Ok(()) => {

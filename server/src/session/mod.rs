@@ -19,6 +19,7 @@ mod cursors;
 mod ddl;
 mod dml;
 mod extended;
+mod jobs;
 mod locks;
 mod parts;
 mod prepared;

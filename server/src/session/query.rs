@@ -293,6 +293,9 @@ impl Session {
             })
         };
         let mut snapshot = self.guarded(wait).await?;
+        for notice in &snapshot.notices {
+            self.notice(&SqlError::notice("01000", notice.clone()))?;
+        }
         if let Some(block) = self.txn.block_mut() {
             add_own_changes(&mut snapshot, block)?;
         }

@@ -99,8 +99,16 @@ impl Session {
             Statement::Fetch { name, to, only_move } => self.fetch(&name, to, only_move).await,
             Statement::CopyFrom(copy) => self.copy_from(binder, &copy).await.map(Outcome::Tag),
             Statement::Create {
-                object, also, notices, ..
-            } => self.create(parsed, binder, *object, also, notices).await,
+                object,
+                also,
+                notices,
+                no_data,
+                ..
+            } => {
+                let mode = self.create_mode(no_data);
+                self.create(parsed, binder, *object, also, notices, mode).await
+            }
+            Statement::Job(action) => self.run_job(action).await,
             Statement::Drop {
                 objects,
                 also,
@@ -233,12 +241,6 @@ impl Session {
             if let Some(block) = self.txn.block_mut() {
                 block.read_only = on;
             }
-        }
-        if name == "background_ddl" && self.settings.is_on(name) {
-            self.settings.set(name, Some("off"))?;
-            return Err(SqlError::unsupported("background_ddl is not supported").hint(
-                "CREATE MATERIALIZED VIEW can be cancelled; levee_catalog.ddl_progress shows how far it is from another connection.",
-            ));
         }
         if local {
             self.set_local(name);

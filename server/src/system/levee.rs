@@ -92,6 +92,8 @@ const TABLES: &[(&str, Columns)] = &[
             ("progress", Text),
             ("rows_done", Int),
             ("rows_total", Int),
+            ("rows_per_second", Int),
+            ("mode", Text),
         ],
     ),
     (

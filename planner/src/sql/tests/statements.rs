@@ -99,6 +99,7 @@ fn change(op: &CatalogOp, catalog: &Catalog) -> String {
         CatalogOp::PutNamespace(n) => format!("schema {}", n.name),
         CatalogOp::DropNamespace(id) => format!("drop schema {}", id.0),
         CatalogOp::Sequence(id, state) => format!("sequence {} {state:?}", id.0),
+        CatalogOp::SetJob(id, state) => format!("job {} {state:?}", id.0),
     }
 }
 
