@@ -16,6 +16,9 @@ use super::super::{Delivering, Marker, TargetError, TargetResult, identity, runt
 use super::{SLICE, client, words};
 use crate::{Result, RuntimeError};
 
+/// Longest question that cannot be interrupted.
+const QUERY_WAIT: Duration = Duration::from_secs(5);
+
 /// The topic beside `target` that holds its marker.
 pub(super) fn topic(target: &str) -> String {
     format!("__levee_sink_progress.{target}")
@@ -101,7 +104,8 @@ impl<'a> Progress<'a> {
         let until = Instant::now() + self.timeout;
         let topic = topic(self.target);
         let failed = |e: KafkaError| TargetError::Retry(format!("reading the sink's marker: {}", words(&e)));
-        let end = |consumer: &BaseConsumer| consumer.fetch_watermarks(&topic, 0, self.timeout).map(|w| w.1);
+        let wait = self.timeout.min(QUERY_WAIT);
+        let end = |consumer: &BaseConsumer| consumer.fetch_watermarks(&topic, 0, wait).map(|w| w.1);
         let written = end(&self.consumer("read_uncommitted")?).map_err(failed)?;
         let consumer = self.consumer("read_committed")?;
         while end(&consumer).map_err(failed)? < written {
