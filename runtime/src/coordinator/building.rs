@@ -80,6 +80,10 @@ impl Control {
                 }
             }
         } else {
+            // The checkpoint under way may drop the versions that would be pinned: it does not know of this region.
+            if self.checkpoint_running {
+                return Ok(());
+            }
             let waiting = region
                 .inputs
                 .iter()

@@ -130,6 +130,8 @@ impl Control {
 
     pub(super) fn on_checkpoint(&mut self, result: Result<CheckpointDone>) {
         self.checkpoint_running = false;
+        // New regions choose their pins between checkpoints.
+        self.work.ready.extend(&self.work.hidden);
         let done = match result {
             Ok(done) => done,
             Err(error) => {
