@@ -120,6 +120,7 @@ async fn serve_until_stopped(config: Config, queries: tokio::runtime::Handle) ->
         epoch_interval_min_ms: config.epoch_interval_min_ms,
     };
     let engine = tokio::task::spawn_blocking(move || Engine::open(engine_config)).await??;
+    engine.drop_temporary(None).await?;
     let stop = CancellationToken::new();
     let data_dir = config.data_dir.display().to_string();
     let server = Server::new(std::sync::Arc::clone(&engine), config, stop.clone(), queries)?;

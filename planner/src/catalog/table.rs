@@ -24,6 +24,15 @@ pub struct Constraints {
 }
 
 impl TableDef {
+    /// What a column takes when no value is given, as SQL text; `None`: NULL, or computed from the row.
+    pub fn default_sql(&self, column: usize) -> Option<String> {
+        match self.generated.get(&column) {
+            Some(Generated::Identity { sequence, .. }) => Some(format!("nextval({})", sequence.0)),
+            Some(Generated::Stored(_)) => None,
+            None => self.defaults.get(column).cloned().flatten(),
+        }
+    }
+
     /// Name of the primary key's constraint and index, if there is one. `table` is the table's name.
     pub fn primary_key_name(&self, table: &str) -> Option<String> {
         if self.primary_key.is_empty() {

@@ -6,6 +6,7 @@ use sqlparser::ast::{
 
 use super::alter::Definition;
 use super::create_as::CreateAs;
+use super::table::Like;
 use super::{Options, Parsed};
 use crate::catalog::Include;
 
@@ -310,6 +311,8 @@ pub enum ExtStatement {
     CreateSink(CreateSink),
     /// DROP.
     Drop(Drop),
+    /// CREATE TABLE with LIKE clauses.
+    CreateTableLike(Box<sqlparser::ast::CreateTable>, Vec<Like>),
     /// ALTER, schemas, sequences, comments.
     Definition(Box<Definition>),
     /// COPY.
@@ -425,7 +428,7 @@ pub enum ExtStatement {
     /// DEALLOCATE name, or ALL.
     Deallocate(Option<String>),
     /// DISCARD.
-    Discard,
+    Discard(&'static str),
     /// FLUSH.
     Flush,
     /// REFRESH, PAUSE, RESUME, CANCEL JOB, SHOW JOBS.

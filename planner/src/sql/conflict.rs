@@ -171,7 +171,9 @@ fn arbiter(target: &ConflictTarget, object: &CatalogObject, table: &TableDef) ->
 fn keys(table: &TableDef) -> Vec<(Option<String>, Vec<usize>)> {
     let mut keys = Vec::new();
     if !table.primary_key.is_empty() {
-        keys.push((None, table.primary_key.clone()));
+        keys.push((table.constraints.primary_key.clone(), table.primary_key.clone()));
     }
+    let uniques = table.constraints.uniques.iter();
+    keys.extend(uniques.map(|u| (Some(u.name.clone()), u.columns.clone())));
     keys
 }

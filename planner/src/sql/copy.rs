@@ -15,7 +15,7 @@ use super::ext::{fold, option_key, option_value, query_text, skip, word_is};
 use super::parse::ParseContext;
 use super::typing::typed;
 use super::{Binder, Query, operators};
-use crate::catalog::ObjectKind;
+use crate::catalog::{Generated, ObjectKind};
 use crate::plan::ObjectId;
 use crate::{PlanError, Result};
 
@@ -101,7 +101,17 @@ impl Binder {
         };
         let (object, table) = self.target_table(name, "copy to").map_err(|e| locate(e, text))?;
         let names: Vec<String> = c.columns.iter().map(fold).collect();
-        let columns = target_columns(object, table, &names).map_err(|e| locate(e, text))?;
+        let mut columns = target_columns(object, table, &names).map_err(|e| locate(e, text))?;
+        let computed = |c: &usize| matches!(table.generated.get(c), Some(Generated::Stored(_)));
+        if names.is_empty() {
+            columns.retain(|c| !computed(c));
+        } else if let Some(c) = columns.iter().find(|c| computed(c)) {
+            let name = table.schema.field(*c).name();
+            return Err(
+                PlanError::new("42P10", format!("column \"{name}\" is a generated column"))
+                    .detail("Generated columns cannot be used in COPY."),
+            );
+        }
         let shown: Vec<&str> = columns.iter().map(|&i| table.schema.field(i).name().as_str()).collect();
         let format = format(&c.options, &shown, true)?;
         let filter = c

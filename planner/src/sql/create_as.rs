@@ -10,21 +10,10 @@ use sqlparser::tokenizer::Token;
 
 use super::ast::ExtStatement;
 use super::errors::locate;
-use super::ext::{object_name, skip};
+use super::ext::skip;
 use super::parse::{ParseContext, is_space, parse_query, sub_parser};
-use super::{Binder, Query, Statement, types};
-use crate::{PlanError, Result};
-
-/// A bound CREATE TABLE AS.
-#[derive(Debug, Clone)]
-pub struct CreateTableAs {
-    /// The CREATE TABLE statement.
-    pub create: String,
-    /// The table's schema, if the statement gives one, and name.
-    pub table: (Option<String>, String),
-    /// The rows; `None`: WITH NO DATA.
-    pub query: Option<Query>,
-}
+use super::{Binder, OnCommit, Statement};
+use crate::Result;
 
 /// CREATE [TEMP] TABLE [IF NOT EXISTS] name [(columns)] AS query [WITH [NO] DATA].
 #[derive(Debug, Clone)]
@@ -41,6 +30,8 @@ pub struct CreateAs {
     pub query: Box<ast::Query>,
     /// WITH DATA.
     pub data: bool,
+    /// ON COMMIT, of a temporary table.
+    pub on_commit: Option<OnCommit>,
 }
 
 /// Reads the statement if it is one: `None`, with the cursor where it was, for any other CREATE.
@@ -79,6 +70,7 @@ pub(super) fn create_as(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Opt
     let columns = p
         .parse_parenthesized_column_list(IsOptional::Optional, false)
         .map_err(|e| cx.error(e))?;
+    let on_commit = on_commit(p, cx)?;
     p.expect_keyword(Keyword::AS).map_err(|e| cx.error(e))?;
     let mut end = solid.len();
     let mut data = true;
@@ -113,7 +105,23 @@ pub(super) fn create_as(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Opt
         columns,
         query,
         data,
+        on_commit,
     })))
+}
+
+/// `[WITH (storage parameters)] [ON COMMIT …]`.
+fn on_commit(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<OnCommit>> {
+    if !p.parse_keywords(&[Keyword::ON, Keyword::COMMIT]) {
+        return Ok(None);
+    }
+    if p.parse_keyword(Keyword::DROP) {
+        return Ok(Some(OnCommit::Drop));
+    }
+    let empties = p.parse_keywords(&[Keyword::DELETE, Keyword::ROWS]);
+    if !empties && !p.parse_keywords(&[Keyword::PRESERVE, Keyword::ROWS]) {
+        return Err(cx.error_here(p));
+    }
+    Ok(empties.then_some(OnCommit::DeleteRows))
 }
 
 /// SELECT … INTO as CREATE TABLE … AS; `None`: the query has no INTO.
@@ -130,43 +138,31 @@ pub(super) fn select_into(query: &ast::Query) -> Option<CreateAs> {
         columns: Vec::new(),
         query,
         data: true,
+        on_commit: None,
     })
 }
 
 impl Binder {
     /// CREATE TABLE … AS.
-    pub(super) fn create_table_as(&self, c: &CreateAs, text: &str, params: &[Option<DataType>]) -> Result<Statement> {
-        let table = object_name(&c.name)?;
-        if self.named_object(&c.name)?.is_some() {
-            let message = format!("relation \"{}\" already exists", table.1);
-            if c.if_not_exists {
-                return Ok(Statement::Notice {
-                    tag: "CREATE TABLE AS",
-                    message: format!("{message}, skipping"),
-                    code: "42P07",
-                });
-            }
-            return Err(PlanError::new("42P07", message));
-        }
+    pub(super) fn create_table_as(
+        &self,
+        c: &CreateAs,
+        text: &str,
+        params: &[Option<DataType>],
+    ) -> Result<Statement> {
+        let Some(new) = self.new_name(&c.name, c.if_not_exists, c.temporary)? else {
+            return Self::skipped(&c.name, "CREATE TABLE AS");
+        };
         let bound = self
             .bind_query(&c.query, text, self.batch(), params)
             .map_err(|e| locate(e, text))?;
+        let schema = super::table::query_columns(&bound.schema, &c.columns)?;
         let query = self.query_of(bound, params)?;
-        let fields = query.schema.fields();
-        if c.columns.len() > fields.len() {
-            return Err(PlanError::new("42601", "too many column names were specified"));
-        }
-        let mut columns = Vec::with_capacity(fields.len());
-        for (i, f) in fields.iter().enumerate() {
-            let given = c.columns.get(i).map(super::ext::fold);
-            let name = given.unwrap_or_else(|| f.name().clone());
-            columns.push(format!("\"{}\" {}", name.replace('"', "\"\""), types::pg_type_name(f)));
-        }
-        let temporary = if c.temporary { "TEMPORARY " } else { "" };
-        Ok(Statement::CreateTableAs(CreateTableAs {
-            create: format!("CREATE {temporary}TABLE {} ({})", c.name, columns.join(", ")),
-            table,
-            query: c.data.then_some(query),
-        }))
+        let create = self.create_plain_table(&new, schema, text, c.if_not_exists)?;
+        Ok(Statement::CreateTable {
+            create: Box::new(create),
+            query: c.data.then(|| Box::new(query)),
+            on_commit: c.on_commit,
+        })
     }
 }

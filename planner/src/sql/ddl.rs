@@ -1,21 +1,19 @@
 //! CREATE of tables, sources, views, materialized views and sinks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::DFSchema;
-use sqlparser::ast::{self, ColumnOption, CreateTableOptions, ObjectName, TableConstraint};
+use sqlparser::ast::{self, ObjectName};
 
 use super::ast::{CreateSink, CreateView, QueryText, SinkInput};
 use super::bind::{Bound, rename};
-use super::errors::{locate, map_df_error};
+use super::errors::locate;
 use super::ext::{fold, object_name};
 use super::resolve::{NewName, Place};
 use super::rewrite::Mode;
-use super::typing::typed;
-use super::{Binder, Statement, assign, sinks, types};
-use crate::catalog::{CatalogObject, Constraints, MaterializedViewDef, ObjectKind, TableDef, ViewDef};
+use super::{Binder, Statement, sinks, types};
+use crate::catalog::{CatalogObject, MaterializedViewDef, ObjectKind, ViewDef};
 use crate::plan::{ObjectId, StreamPlan};
 use crate::{PlanError, Result};
 
@@ -55,111 +53,6 @@ impl Binder {
             if_not_exists,
             no_data: false,
         }
-    }
-
-    /// CREATE TABLE.
-    pub(super) fn create_table(&self, t: &ast::CreateTable, text: &str) -> Result<Statement> {
-        refuse_table_clauses(t)?;
-        let Some(new) = self.new_name(&t.name, t.if_not_exists, t.temporary)? else {
-            return Self::skipped(&t.name, "CREATE TABLE");
-        };
-        let name = &new.name;
-        let mut fields: Vec<Field> = Vec::new();
-        let mut defaults = Vec::new();
-        let mut key: Option<Vec<usize>> = None;
-        for c in &t.columns {
-            let column = self.column(c)?;
-            if fields.iter().any(|f| f.name() == column.field.name()) {
-                return Err(locate_column(PlanError::new(
-                    "42701",
-                    format!("column \"{}\" specified more than once", column.field.name()),
-                )));
-            }
-            if column.primary_key {
-                set_key(&mut key, vec![fields.len()], name)?;
-            }
-            fields.push(column.field);
-            defaults.push(column.default);
-        }
-        for c in &t.constraints {
-            let columns = key_columns(c, &fields)?;
-            set_key(&mut key, columns, name)?;
-        }
-        if fields.len() > COLUMNS_MAX {
-            return Err(PlanError::new(
-                "54011",
-                format!("tables can have at most {COLUMNS_MAX} columns"),
-            ));
-        }
-        if fields.is_empty() {
-            return Err(
-                PlanError::unsupported("a table without columns is not supported").hint("Give it at least one column.")
-            );
-        }
-        let primary_key = key.unwrap_or_default();
-        for c in &primary_key {
-            if let Some(f) = fields.get_mut(*c) {
-                *f = f.clone().with_nullable(false);
-            }
-        }
-        let def = TableDef {
-            schema: Arc::new(Schema::new(fields)),
-            primary_key,
-            defaults,
-            ingest: None,
-            constraints: Constraints::default(),
-            generated: BTreeMap::new(),
-        };
-        Ok(Self::create(&new, ObjectKind::Table(def), None, text, t.if_not_exists))
-    }
-
-    fn column(&self, c: &ast::ColumnDef) -> Result<Column> {
-        let name = fold(&c.name);
-        let t = types::field_of(&c.data_type)?;
-        let field = t.as_ref().clone().with_name(&name);
-        let mut column = Column {
-            field,
-            default: None,
-            primary_key: false,
-        };
-        let mut explicit_null = false;
-        for o in &c.options {
-            match &o.option {
-                ColumnOption::Null => explicit_null = true,
-                ColumnOption::NotNull => column.field = column.field.with_nullable(false),
-                ColumnOption::PrimaryKey(_) => column.primary_key = true,
-                ColumnOption::Default(e) => column.default = Some(self.check_default(e, &column.field)?),
-                ColumnOption::Collation(_) => {}
-                other => return Err(refused_constraint(other)),
-            }
-        }
-        if explicit_null && (!column.field.is_nullable() || column.primary_key) {
-            return Err(PlanError::new(
-                "42601",
-                format!("conflicting NULL/NOT NULL declarations for column \"{name}\""),
-            ));
-        }
-        Ok(column)
-    }
-
-    /// A DEFAULT must be a value of the column's type that reads nothing.
-    pub(super) fn check_default(&self, e: &ast::Expr, field: &Field) -> Result<String> {
-        if has_column(e) {
-            return Err(PlanError::new(
-                "0A000",
-                "cannot use column reference in DEFAULT expression",
-            ));
-        }
-        let empty = DFSchema::empty();
-        let bound = self.bind_expr(e, &empty, self.batch(), &[])?;
-        let value = typed(bound, &empty).map_err(map_df_error)?;
-        assign::assign(value, field).map_err(|mut e| {
-            if e.code == "42804" {
-                e.message = e.message.replacen("but expression is", "but default expression is", 1);
-            }
-            e
-        })?;
-        Ok(e.to_string())
     }
 
     /// CREATE VIEW and CREATE MATERIALIZED VIEW.
@@ -343,123 +236,9 @@ impl Binder {
     }
 }
 
-struct Column {
-    field: Field,
-    default: Option<String>,
-    primary_key: bool,
-}
-
-fn locate_column(e: PlanError) -> PlanError {
-    e
-}
-
 /// 42P07.
 pub(super) fn taken(name: &str) -> PlanError {
     PlanError::new("42P07", format!("relation \"{name}\" already exists"))
-}
-
-fn refuse_table_clauses(t: &ast::CreateTable) -> Result<()> {
-    let refuse = |what: &str, hint: &str| Err(PlanError::unsupported(format!("{what} is not supported")).hint(hint));
-    if t.query.is_some() {
-        return refuse(
-            "CREATE TABLE AS",
-            "Create the table, then use INSERT … SELECT; or CREATE MATERIALIZED VIEW to keep it fresh.",
-        );
-    }
-    if t.like.is_some() {
-        return refuse("CREATE TABLE LIKE", "Write the columns out.");
-    }
-    if t.inherits.is_some() || t.partition_of.is_some() || t.partition_by.is_some() {
-        return refuse(
-            "PARTITION BY or INHERITS",
-            "Use one table; state is partitioned by key internally.",
-        );
-    }
-    match &t.table_options {
-        CreateTableOptions::None => Ok(()),
-        CreateTableOptions::With(o) if o.is_empty() => Ok(()),
-        _ => refuse(
-            "CREATE TABLE … WITH",
-            "Storage parameters do not exist; for a connector use CREATE SOURCE.",
-        ),
-    }
-}
-
-fn refused_constraint(o: &ColumnOption) -> PlanError {
-    let (what, hint) = match o {
-        ColumnOption::Unique(_) => ("UNIQUE", "Use PRIMARY KEY."),
-        ColumnOption::Check(_) => ("CHECK", "Check the values before they are written."),
-        ColumnOption::ForeignKey(_) => (
-            "REFERENCES",
-            "Find unmatched rows with a materialized view: … WHERE NOT EXISTS (…).",
-        ),
-        ColumnOption::Generated { .. } | ColumnOption::Identity(_) => (
-            "GENERATED",
-            "Compute the column in a view, or give the value in the INSERT.",
-        ),
-        _ => return PlanError::unsupported(format!("column option {o} is not supported")),
-    };
-    PlanError::unsupported(format!("{what} is not supported")).hint(hint)
-}
-
-fn set_key(key: &mut Option<Vec<usize>>, columns: Vec<usize>, table: &str) -> Result<()> {
-    if key.is_some() {
-        return Err(PlanError::new(
-            "42P16",
-            format!("multiple primary keys for table \"{table}\" are not allowed"),
-        ));
-    }
-    *key = Some(columns);
-    Ok(())
-}
-
-fn key_columns(c: &TableConstraint, fields: &[Field]) -> Result<Vec<usize>> {
-    let TableConstraint::PrimaryKey(k) = c else {
-        let (what, hint) = match c {
-            TableConstraint::Unique(_) => ("UNIQUE", "Use PRIMARY KEY."),
-            TableConstraint::Check(_) => ("CHECK", "Check the values before they are written."),
-            TableConstraint::ForeignKey(_) => (
-                "FOREIGN KEY",
-                "Find unmatched rows with a materialized view: … WHERE NOT EXISTS (…).",
-            ),
-            _ => ("this table constraint", "Only PRIMARY KEY is."),
-        };
-        return Err(PlanError::unsupported(format!("{what} is not supported")).hint(hint));
-    };
-    let mut out = Vec::new();
-    for column in &k.columns {
-        let ast::Expr::Identifier(i) = &column.column.expr else {
-            return Err(PlanError::new("42601", "a primary key names columns"));
-        };
-        let name = fold(i);
-        let at = fields
-            .iter()
-            .position(|f| f.name() == &name)
-            .ok_or_else(|| PlanError::new("42703", format!("column \"{name}\" named in key does not exist")))?;
-        if out.contains(&at) {
-            return Err(PlanError::new(
-                "42701",
-                format!("column \"{name}\" appears twice in primary key constraint"),
-            ));
-        }
-        out.push(at);
-    }
-    Ok(out)
-}
-
-fn has_column(e: &ast::Expr) -> bool {
-    use std::ops::ControlFlow;
-    struct Finder;
-    impl ast::Visitor for Finder {
-        type Break = ();
-        fn pre_visit_expr(&mut self, e: &ast::Expr) -> ControlFlow<()> {
-            match e {
-                ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_) => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        }
-    }
-    ast::Visit::visit(e, &mut Finder).is_break()
 }
 
 /// A view's columns: the query's, renamed from the left; all different.

@@ -19,6 +19,7 @@ use super::changed::{Qualified, qualified, quoted};
 use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
 use super::operators::Typed;
+use super::table::{Overriding, takes_value};
 use super::typing::typed;
 use super::{Binder, Dml, DmlKind, Query, names};
 use crate::catalog::{CatalogObject, ObjectKind, TableDef};
@@ -82,13 +83,14 @@ impl Binder {
             .map(|c| object_name(c).map(|(_, n)| n))
             .collect::<Result<Vec<_>>>()?;
         let targets = target_columns(object, table, &columns).map_err(|e| locate(e, text))?;
+        let overriding = super::table::overriding(text)?;
         let plan = match &i.source {
-            None => self.insert_values(table, &[], &[Vec::new()], columns.is_empty(), params)?,
+            None => self.insert_values(table, &[], &[Vec::new()], columns.is_empty(), overriding, params)?,
             Some(q) => match plain_values(q) {
                 Some(rows) => self
-                    .insert_values(table, &targets, &rows, columns.is_empty(), params)
+                    .insert_values(table, &targets, &rows, columns.is_empty(), overriding, params)
                     .map_err(|e| locate(e, text))?,
-                None => self.insert_query(table, &targets, q, text, columns.is_empty(), params)?,
+                None => self.insert_query(table, &targets, q, text, (columns.is_empty(), overriding), params)?,
             },
         };
         let mut dml = self.dml(object, DmlKind::Insert, plan, Arc::clone(&table.schema), params)?;
@@ -152,9 +154,9 @@ impl Binder {
     /// The value of a column that an INSERT does not name.
     pub(super) fn default_of(&self, table: &TableDef, column: usize) -> Result<Expr> {
         let field = table.schema.field(column);
-        match table.defaults.get(column).and_then(Option::as_ref) {
+        match table.default_sql(column) {
             Some(text) => {
-                let e = super::parse::parse_expr(text)?;
+                let e = super::parse::parse_expr(&text)?;
                 let empty = DFSchema::empty();
                 let bound = self.bind_expr(&e, &empty, self.batch(), &[])?;
                 assign(typed(bound, &empty).map_err(map_df_error)?, field)
@@ -171,6 +173,7 @@ impl Binder {
         targets: &[usize],
         rows: &[Vec<ast::Expr>],
         all_columns: bool,
+        overriding: Overriding,
         params: &[Option<DataType>],
     ) -> Result<LogicalPlan> {
         let empty = DFSchema::empty();
@@ -190,7 +193,7 @@ impl Binder {
             let mut out = defaults.clone();
             for (cell, column) in row.iter().zip(targets) {
                 let field = table.schema.field(*column);
-                let e = if is_default(cell) {
+                let e = if is_default(cell) || !takes_value(table, *column, overriding)? {
                     self.default_of(table, *column)?
                 } else if let Some(v) = plain_literal(cell, field)? {
                     v
@@ -222,7 +225,7 @@ impl Binder {
         targets: &[usize],
         q: &SqlQuery,
         text: &str,
-        all_columns: bool,
+        (all_columns, overriding): (bool, Overriding),
         params: &[Option<DataType>],
     ) -> Result<LogicalPlan> {
         let mut q = q.clone();
@@ -233,13 +236,14 @@ impl Binder {
         let schema = Arc::clone(bound.plan.schema());
         let mut exprs = Vec::with_capacity(table.schema.fields().len());
         for (c, field) in table.schema.fields().iter().enumerate() {
-            let e = match targets.iter().position(|t| *t == c).filter(|p| *p < given) {
-                Some(p) => {
+            let position = targets.iter().position(|t| *t == c).filter(|p| *p < given);
+            let e = match position {
+                Some(p) if takes_value(table, c, overriding)? => {
                     let (qualifier, f) = schema.qualified_field(p);
                     let column = Expr::Column(datafusion::common::Column::new(qualifier.cloned(), f.name()));
                     assign(Typed::new(column, f.data_type().clone()), field)?
                 }
-                None => self.default_of(table, c)?,
+                _ => self.default_of(table, c)?,
             };
             exprs.push(e.alias(field.name()));
         }
@@ -504,7 +508,11 @@ pub(super) fn assigned_columns(
                     format!("multiple assignments to same column \"{column}\""),
                 ));
             }
-            *slot = Some((!is_default(&value)).then_some(value));
+            let default = is_default(&value);
+            if !default {
+                super::table::refuse_set(table, c)?;
+            }
+            *slot = Some((!default).then_some(value));
         }
     }
     Ok(assigned)
@@ -512,8 +520,8 @@ pub(super) fn assigned_columns(
 
 /// DEFAULT as an expression.
 pub(super) fn default_text(table: &TableDef, column: usize) -> Result<ast::Expr> {
-    match table.defaults.get(column).and_then(Option::as_ref) {
-        Some(text) => super::parse::parse_expr(text),
+    match table.default_sql(column) {
+        Some(text) => super::parse::parse_expr(&text),
         None => Ok(ast::Expr::Value(Value::Null.into())),
     }
 }

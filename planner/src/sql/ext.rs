@@ -18,6 +18,9 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
     if let Some(definition) = super::alter::parse(p, cx)? {
         return Ok(Some(ExtStatement::Definition(Box::new(definition))));
     }
+    if let Some((table, likes)) = super::table::parse_like(p, cx)? {
+        return Ok(Some(ExtStatement::CreateTableLike(Box::new(table), likes)));
+    }
     let words = Words::of(p);
     let first = words.get(0);
     let second = words.get(1);
@@ -54,11 +57,13 @@ pub(super) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option<
         ("deallocate", _) => super::session::deallocate(p, cx)?,
         ("discard", _) => {
             skip(p, 2);
-            if ["all", "temp", "temporary", "plans", "sequences"].contains(&second) {
-                ExtStatement::Discard
-            } else {
-                return Err(cx.error_here(p));
-            }
+            ExtStatement::Discard(match second {
+                "all" => "all",
+                "temp" | "temporary" => "temp",
+                "plans" => "plans",
+                "sequences" => "sequences",
+                _ => return Err(cx.error_here(p)),
+            })
         }
         ("flush", "") => {
             skip(p, 1);
@@ -108,14 +113,9 @@ impl Words {
 fn refused(first: &str, second: &str) -> Option<(&'static str, &'static str)> {
     Some(match (first, second) {
         ("alter", _) => ("this form of ALTER", "Drop the object and create it again."),
-        ("grant" | "revoke", _) => (
-            "GRANT or REVOKE",
-            "Every user may do everything; restrict access by address.",
-        ),
         ("notify", _) => ("NOTIFY", "Read the table or view again instead."),
         ("do", _) => ("DO", "Send the statements one by one."),
         ("call", _) => ("CALL", "Send the statements one by one."),
-        ("cluster" | "reindex", _) => ("physical maintenance", "None is needed."),
         _ => return None,
     })
 }
@@ -180,6 +180,8 @@ fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Op
             skip(p, at + 1);
             create_sink(p, cx).map(Some)
         }
+        "unlogged" if words.get(at + 1) == "table" => Ok(None),
+        "temp" | "temporary" if words.get(at + 1) == "sequence" => Ok(None),
         "temp" | "temporary" | "unlogged" => hint_no(
             &format!("CREATE {}", words.get(at).to_uppercase()),
             "Create an ordinary table or view and drop it after use.",
@@ -192,14 +194,12 @@ fn create(p: &mut Parser<'_>, cx: &ParseContext<'_>, words: &Words) -> Result<Op
             "CREATE DATABASE",
             "There is one database, dev; start a second server for another.",
         ),
-        "sequence" => hint_no("CREATE SEQUENCE", "Give the keys in the INSERT."),
         "function" | "procedure" | "aggregate" => {
             hint_no("CREATE FUNCTION", "Write the expression in the query or in a view.")
         }
         "trigger" | "rule" => hint_no("CREATE TRIGGER", "Use a materialized view for derived data."),
         "type" | "domain" => hint_no("CREATE TYPE", "Use the built-in types."),
         "role" | "user" | "group" => hint_no("CREATE ROLE", "Any user name is accepted."),
-        "extension" => hint_no("CREATE EXTENSION", "There are no extensions."),
         _ => Ok(None),
     }
 }

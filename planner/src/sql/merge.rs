@@ -377,6 +377,7 @@ fn action_values(
                 }
                 for (value, &c) in values.iter().zip(&targets) {
                     if !super::dml::is_default(value)
+                        && super::table::takes_value(table, c, super::table::Overriding::None)?
                         && let Some(slot) = out.get_mut(c)
                     {
                         *slot = Some(value.clone());

@@ -47,6 +47,7 @@ mod sources;
 mod state;
 mod statement;
 mod syntax;
+mod table;
 pub mod text;
 mod transactions;
 pub mod types;
@@ -62,7 +63,6 @@ pub use bind::bind_params;
 pub use changed::{CHANGED, changed_schema};
 pub use conflict::OnConflict;
 pub use copy::{CopyFormat, CopyFrom, CopyHeader, CopyKind, CopyTo};
-pub use create_as::CreateTableAs;
 pub use errors::{map_arrow_error, map_df_error};
 pub use jobs::{JobAction, JobStatement};
 pub use locking::{LockTarget, LockingQuery, take_limit};
@@ -71,9 +71,10 @@ pub(crate) use moments::{NOW, date_as_timestamp, days_later, midnight_before};
 pub use parse::parse;
 pub use parts::{Parts, WithParts, part_name, parts};
 pub use resolve::search_path;
-pub use sequences::shown_default;
+pub use sequences::{SequenceOptions, shown_default};
 pub use state::pg_session_state;
 pub use statement::plan_lines;
+pub use table::RowRules;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,8 +130,6 @@ pub enum Statement {
     CopyFrom(CopyFrom),
     /// COPY … TO STDOUT.
     CopyTo(CopyTo),
-    /// CREATE TABLE … AS, SELECT … INTO.
-    CreateTableAs(CreateTableAs),
     /// TRUNCATE.
     Truncate {
         /// Tables, each once.
@@ -193,6 +192,15 @@ pub enum Statement {
         if_not_exists: bool,
         /// WITH NO DATA: the view is not to be populated.
         no_data: bool,
+    },
+    /// CREATE TABLE with rows or an end: AS query, ON COMMIT.
+    CreateTable {
+        /// A [`Statement::Create`].
+        create: Box<Statement>,
+        /// Its first rows, by position; `None`: it begins empty.
+        query: Option<Box<Query>>,
+        /// What becomes of it at COMMIT.
+        on_commit: Option<OnCommit>,
     },
     /// DROP, in the order in which to drop.
     Drop {
@@ -271,7 +279,7 @@ pub enum Statement {
         args: Vec<datafusion::scalar::ScalarValue>,
     },
     /// DISCARD ALL and friends.
-    Discard,
+    Discard(&'static str),
     /// FLUSH: wait until every view has taken everything committed so far.
     Flush,
     /// REFRESH, PAUSE, RESUME, CANCEL JOB, SHOW JOBS.
@@ -320,21 +328,24 @@ pub enum RequirementKind {
         columns: Vec<usize>,
         /// NULLs differ from each other.
         nulls_distinct: bool,
+        /// The index to fill with the rows' values.
+        index: ObjectId,
     },
-    /// The condition is not false for any row.
-    Check {
-        /// Constraint's name.
-        name: String,
-        /// A query for the rows that violate it.
-        query: Box<Query>,
-    },
-    /// Every value exists in the other table.
-    Reference {
-        /// Constraint's name.
-        name: String,
-        /// A query for the rows that violate it.
-        query: Box<Query>,
-    },
+    /// The check of this position in the changed definition is not false for any row.
+    Check(usize),
+    /// Every value of the foreign key of this position in the changed definition exists in the other table.
+    Reference(usize),
+    /// The table is stored anew under another id, with its new primary key.
+    Rekey(ObjectId),
+}
+
+/// What becomes of a temporary table at the end of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnCommit {
+    /// It is emptied.
+    DeleteRows,
+    /// It goes.
+    Drop,
 }
 
 /// A bound read.

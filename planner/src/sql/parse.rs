@@ -92,7 +92,7 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
         });
     }
     let lines = Lines::new(text);
-    let mut parser = sub_parser(tokens.to_vec());
+    let mut parser = sub_parser(super::table::without_overriding(identity_options(tokens)));
     let context = ParseContext {
         text,
         tokens,
@@ -112,6 +112,59 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
         offset,
         ast,
     })
+}
+
+/// The grammar takes the options in `IDENTITY (…)` in one order only; PostgreSQL in any.
+fn identity_options(tokens: &[TokenWithSpan]) -> Vec<TokenWithSpan> {
+    const ORDER: [&str; 6] = ["increment", "minvalue", "maxvalue", "start", "cache", "cycle"];
+    let word = |t: &TokenWithSpan| match &t.token {
+        Token::Word(w) if w.quote_style.is_none() => w.value.to_lowercase(),
+        _ => String::new(),
+    };
+    let mut out: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut rest = tokens;
+    while let Some((first, tail)) = rest.split_first() {
+        out.push(first.clone());
+        rest = tail;
+        if word(first) != "identity" {
+            continue;
+        }
+        let open = rest.iter().position(|t| !is_space(t));
+        let (Some(open), Some(close)) = (open, rest.iter().position(|t| t.token == Token::RParen)) else {
+            continue;
+        };
+        if rest[open].token != Token::LParen || close < open {
+            continue;
+        }
+        let mut options: Vec<(usize, Vec<TokenWithSpan>)> = Vec::new();
+        let mut no = false;
+        for t in &rest[open + 1..close] {
+            let w = word(t);
+            match ORDER.iter().position(|o| *o == w) {
+                Some(rank) if no => {
+                    if let Some(last) = options.last_mut() {
+                        last.0 = rank;
+                        last.1.push(t.clone());
+                    }
+                    no = false;
+                }
+                Some(rank) => options.push((rank, vec![t.clone()])),
+                None if w == "no" => {
+                    options.push((usize::MAX, vec![t.clone()]));
+                    no = true;
+                }
+                None => match options.last_mut() {
+                    Some(last) => last.1.push(t.clone()),
+                    None => options.push((0, vec![t.clone()])),
+                },
+            }
+        }
+        options.sort_by_key(|(rank, _)| *rank);
+        out.extend(rest[..=open].iter().cloned());
+        out.extend(options.into_iter().flat_map(|(_, tokens)| tokens));
+        rest = &rest[close..];
+    }
+    out
 }
 
 /// `TABLE t …` is `SELECT * FROM t …`.

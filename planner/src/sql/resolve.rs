@@ -153,10 +153,11 @@ impl Binder {
     /// An object's name as messages show it to this session: with its schema unless the name alone means it.
     pub fn shown(&self, object: &CatalogObject) -> String {
         let visible = self.object(None, &object.name).is_some_and(|o| o.id == object.id);
+        let name = quote_ident(&object.name);
         if visible {
-            object.name.clone()
+            name
         } else {
-            format!("{}.{}", self.catalog.namespace_of(object), object.name)
+            format!("{}.{name}", quote_ident(self.catalog.namespace_of(object)))
         }
     }
 
@@ -184,6 +185,19 @@ impl NewName {
             definition: text.to_owned(),
             ..CatalogObject::new(self.id, self.name.clone(), kind)
         }
+    }
+}
+
+/// A name as SQL text.
+fn quote_ident(name: &str) -> String {
+    let plain = name
+        .bytes()
+        .enumerate()
+        .all(|(i, b)| b == b'_' || b.is_ascii_lowercase() || (i > 0 && b.is_ascii_digit()));
+    if plain && !name.is_empty() {
+        name.to_owned()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
     }
 }
 

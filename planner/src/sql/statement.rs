@@ -72,6 +72,9 @@ impl Binder {
             ExtStatement::CreateFedTable(c) => return self.located(self.create_fed_table(c, text), text),
             ExtStatement::CreateSink(c) => return self.located(self.create_sink(c, text), text),
             ExtStatement::Drop(d) => return self.drop_objects(d),
+            ExtStatement::CreateTableLike(t, likes) => {
+                return self.located(self.create_table_like(t, likes, text), text);
+            }
             ExtStatement::Definition(d) => return self.definition(d, text),
             ExtStatement::Copy(c) if c.to => Statement::CopyTo(self.copy_to(c, text)?),
             ExtStatement::Copy(c) => Statement::CopyFrom(self.copy_from(c, text)?),
@@ -142,7 +145,7 @@ impl Binder {
             ExtStatement::Commit => Statement::Commit,
             ExtStatement::Rollback => Statement::Rollback,
             ExtStatement::Deallocate(name) => Statement::Deallocate(name.clone()),
-            ExtStatement::Discard => Statement::Discard,
+            ExtStatement::Discard(what) => Statement::Discard(what),
             ExtStatement::Flush => Statement::Flush,
             ExtStatement::Job(j) => Statement::Job(self.job(j)?),
             ExtStatement::NoOp(tag) => Statement::NoOp {

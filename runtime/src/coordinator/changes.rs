@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
+use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp, Namespace};
 use levee_planner::plan::ObjectId;
 use tokio::sync::oneshot;
 
 use super::objects::storage_key;
 use super::sequencer::{DdlRequest, Request};
 use super::{CatalogChange, Engine};
+use crate::relation::RowOrder;
 use crate::{Delta, Result, RuntimeError};
 
 impl Engine {
@@ -28,6 +29,32 @@ impl Engine {
             ..DdlRequest::default()
         };
         self.send_ddl(request).await
+    }
+
+    /// Drops temporary objects: those of the schema named, or (at start) of all sessions, which are gone.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub async fn drop_temporary(&self, schema: Option<&str>) -> Result<()> {
+        loop {
+            let catalog = self.catalog();
+            let wanted = |n: &&Namespace| n.temporary && schema.is_none_or(|s| n.name == s);
+            let schemas: Vec<ObjectId> = catalog.namespaces().filter(wanted).map(|n| n.id).collect();
+            if schemas.is_empty() {
+                return Ok(());
+            }
+            let inside = catalog.objects().filter(|o| schemas.contains(&o.namespace));
+            let mut ops: Vec<CatalogOp> = inside.map(|o| CatalogOp::Drop(o.id)).collect();
+            ops.extend(schemas.into_iter().map(CatalogOp::DropNamespace));
+            let change = CatalogChange {
+                ops,
+                ..CatalogChange::default()
+            };
+            match self.change_catalog(&catalog, change).await {
+                Err(RuntimeError::Conflict) => {}
+                done => return done.map(|_| ()),
+            }
+        }
     }
 
     /// Sends DDL to the sequencer and waits until the coordinator has applied it.
@@ -67,7 +94,8 @@ fn first_rows(change: &CatalogChange) -> Result<Vec<(ObjectId, Delta)>> {
     let mut writes = Vec::with_capacity(change.writes.len());
     for (id, deltas) in &change.writes {
         let object = created(*id).ok_or(RuntimeError::NoObject(*id))?;
-        let rows = Delta::consolidate(object.schema(), deltas, &storage_key(object))?;
+        let order = RowOrder::new(Arc::clone(object.schema()), storage_key(object))?;
+        let rows = Delta::consolidate(order.stored(), deltas, order.key())?;
         if rows.num_rows() > 0 {
             writes.push((*id, rows));
         }

@@ -25,6 +25,7 @@ mod record;
 mod recovery;
 mod region;
 mod sequencer;
+mod sequences;
 mod shared;
 mod sources;
 mod status;
@@ -174,6 +175,7 @@ pub struct Engine {
     events: Sender<Event>,
     executor: Arc<Executor>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    sequences: sequences::Sequences,
     _lock: DirLock,
 }
 
@@ -300,6 +302,7 @@ impl Engine {
             events,
             executor,
             threads: Mutex::new(threads),
+            sequences: sequences::Sequences::default(),
             _lock: lock,
         }))
     }
@@ -324,7 +327,7 @@ impl Engine {
         for (table, deltas) in request.writes {
             let relation = self.relation(table)?;
             let order = relation.order();
-            let delta = Delta::consolidate(order.schema(), &deltas, order.key())?;
+            let delta = Delta::consolidate(order.stored(), &deltas, order.key())?;
             if delta.num_rows() == 0 {
                 continue;
             }
@@ -380,7 +383,7 @@ impl Engine {
         let relation = self.relation(table)?;
         let order = relation.order();
         let encoded = if order.key().is_empty() {
-            order.encode(&RecordBatch::try_new(Arc::clone(order.schema()), columns.to_vec())?)?
+            order.encode(&RecordBatch::try_new(Arc::clone(order.stored()), columns.to_vec())?)?
         } else {
             order.encode_keys(columns)?
         };

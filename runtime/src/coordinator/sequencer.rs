@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
+use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp, SequenceState};
 use levee_planner::job::JobState;
 use levee_planner::plan::ObjectId;
 use levee_storage::StorageError;
@@ -61,6 +61,8 @@ pub struct DdlRequest {
     pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
     /// First rows of the relations among them, consolidated.
     pub writes: Vec<(ObjectId, Delta)>,
+    /// The sequence whose state changes, as it was read: definition and state must still be current.
+    pub sequence: Option<(Arc<CatalogObject>, Option<SequenceState>)>,
     /// Tables that must not have been written after the epoch at which they were read.
     pub unchanged: Vec<(ObjectId, u64)>,
 }
@@ -238,7 +240,11 @@ impl Sequencer {
         // A sequence's values change nothing that a statement is bound against.
         let moved = request.expected.is_some_and(|e| e.version() != current.version());
         let written = |(id, epoch): &(ObjectId, u64)| self.table_writes.get(id).is_some_and(|e| e > epoch);
-        if moved || request.unchanged.iter().any(written) {
+        let other_sequence = request.sequence.as_ref().is_some_and(|(object, read)| {
+            current.shared(object.id).is_none_or(|now| !Arc::ptr_eq(now, object))
+                || current.sequence(object.id) != *read
+        });
+        if moved || other_sequence || request.unchanged.iter().any(written) {
             answer(reply, Err(RuntimeError::Conflict));
             return;
         }

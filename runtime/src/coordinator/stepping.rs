@@ -208,7 +208,7 @@ impl Control {
         let order = relation.order();
         let run = match deltas.as_slice() {
             [one] => one.clone(),
-            _ => Delta::consolidate(order.schema(), &deltas, order.key())?,
+            _ => Delta::consolidate(order.stored(), &deltas, order.key())?,
         };
         region.meta.rows_out += run.num_rows() as u64;
         region.meta.steps += 1;

@@ -86,7 +86,7 @@ impl Base {
                 continue;
             }
             let part = delta.slice(at, end - at);
-            let merged = Delta::consolidate(order.schema(), &[chunk.delta.clone(), part], order.key())?;
+            let merged = Delta::consolidate(order.stored(), &[chunk.delta.clone(), part], order.key())?;
             push_chunks(order, &mut chunks, &merged)?;
             at = end;
         }
@@ -95,7 +95,7 @@ impl Base {
             && chunks.iter().map(|c| c.delta.num_rows()).sum::<usize>() / chunks.len() < CHUNK_ROWS / 4;
         if small {
             let all: Vec<Delta> = chunks.iter().map(|c| c.delta.clone()).collect();
-            let all = Delta::concat(order.schema(), &all)?;
+            let all = Delta::concat(order.stored(), &all)?;
             chunks.clear();
             push_chunks(order, &mut chunks, &all)?;
         }

@@ -334,7 +334,7 @@ fn consolidate_runs(order: &RowOrder, runs: &[Arc<Run>]) -> Result<Delta> {
         return Ok(run.delta.clone());
     }
     let deltas: Vec<Delta> = runs.iter().map(|r| r.delta.clone()).collect();
-    Delta::consolidate(order.schema(), &deltas, order.key())
+    Delta::consolidate(order.stored(), &deltas, order.key())
 }
 
 #[cfg(test)]

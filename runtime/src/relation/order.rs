@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::row::{RowConverter, Rows, SortField};
 
 use crate::Result;
@@ -14,6 +14,8 @@ use crate::delta::storage_order;
 #[derive(Debug)]
 pub struct RowOrder {
     schema: SchemaRef,
+    /// The same columns, all of which may be NULL: what rows of earlier times, and retractions of them, fit.
+    stored: SchemaRef,
     key: Vec<usize>,
     columns: Vec<usize>,
     converter: RowConverter,
@@ -34,8 +36,11 @@ impl RowOrder {
         };
         let converter = RowConverter::new(fields(&columns))?;
         let key_converter = RowConverter::new(fields(&key))?;
+        let nullable = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true));
+        let stored = Arc::new(Schema::new(nullable.collect::<Vec<_>>()));
         Ok(Self {
             schema,
+            stored,
             key,
             columns,
             converter,
@@ -46,6 +51,11 @@ impl RowOrder {
     /// Columns in catalog order.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// The same without NOT NULL. A table's promise may be younger than its rows, so changes are merged and read back under this.
+    pub fn stored(&self) -> &SchemaRef {
+        &self.stored
     }
 
     /// Key columns.
@@ -82,7 +92,7 @@ impl RowOrder {
             columns[c] = Some(array);
         }
         Ok(RecordBatch::try_new(
-            Arc::clone(&self.schema),
+            Arc::clone(&self.stored),
             columns.into_iter().flatten().collect(),
         )?)
     }

@@ -24,9 +24,9 @@ impl OwnChanges {
         let new = changes.get(self.taken..).unwrap_or_default();
         self.taken = changes.len();
         let order = relation.order();
-        let mut delta = Delta::consolidate(order.schema(), new, order.key())?;
+        let mut delta = Delta::consolidate(order.stored(), new, order.key())?;
         while let Some(last) = self.runs.pop_if(|r| r.delta.num_rows() <= 2 * delta.num_rows()) {
-            delta = Delta::consolidate(order.schema(), &[last.delta.clone(), delta], order.key())?;
+            delta = Delta::consolidate(order.stored(), &[last.delta.clone(), delta], order.key())?;
         }
         if delta.num_rows() > 0 {
             self.runs.push(Arc::new(Run::new(u64::MAX, 0, 0, delta)));

@@ -196,7 +196,7 @@ impl RelationSnapshot {
                 parts.push(run.delta.slice(start, n));
             }
         }
-        let all = Delta::consolidate(inner.order.schema(), &parts, inner.order.key())?;
+        let all = Delta::consolidate(inner.order.stored(), &parts, inner.order.key())?;
         Ok(vec![expand(&all)?])
     }
 
@@ -218,7 +218,7 @@ impl RelationSnapshot {
             }
             at.push((next > before).then_some(before));
         }
-        let rows = arrow::compute::concat_batches(order.schema(), &parts)?;
+        let rows = arrow::compute::concat_batches(order.stored(), &parts)?;
         Ok((rows, at))
     }
 

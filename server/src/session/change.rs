@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBat
 use arrow::compute::{concat_batches, filter_record_batch, take_record_batch};
 use arrow::datatypes::{Int32Type, Int64Type, SchemaRef};
 use arrow::row::{OwnedRow, RowConverter, SortField};
-use levee_planner::catalog::{CatalogObject, TableDef};
+use levee_planner::catalog::{Catalog, CatalogObject, TableDef};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::{pg_type_name, varchar_length};
 use levee_planner::sql::{Dml, DmlKind, MergeOutcome};
@@ -16,6 +16,7 @@ use levee_runtime::relation::RelationSnapshot;
 use levee_runtime::{Delta, RuntimeError};
 
 use super::SessionBinder;
+use super::rules::Rules;
 use super::run::table_def;
 use crate::error::{Result, SqlError};
 use crate::types::encode::{TextStyle, value_text};
@@ -28,6 +29,10 @@ pub(super) struct Target {
     pub def: TableDef,
     /// The definition that rows are checked against; it must still hold when they are committed.
     pub object: Arc<CatalogObject>,
+    /// The catalog that it stands in.
+    pub catalog: Arc<Catalog>,
+    /// Generated columns and checks.
+    pub rules: Option<Arc<Rules>>,
 }
 
 impl Target {
@@ -42,6 +47,8 @@ impl Target {
             name: object.name.clone(),
             def: table_def(object)?.clone(),
             object: Arc::clone(object),
+            catalog: Arc::clone(&binder.catalog),
+            rules: Rules::of(binder, object)?,
         })
     }
 
@@ -284,6 +291,14 @@ pub(super) fn table_batch(target: &Target, columns: &[ArrayRef]) -> Result<Recor
 
 /// New rows must keep the columns' promises.
 pub(super) fn new_rows(target: &Target, columns: &[ArrayRef]) -> Result<RecordBatch> {
+    let filled;
+    let columns = match &target.rules {
+        Some(rules) => {
+            filled = rules.fill(columns)?;
+            &filled
+        }
+        None => columns,
+    };
     for (c, field) in target.schema().fields().iter().enumerate() {
         let array = &columns[c];
         if !field.is_nullable() && array.null_count() > 0 {
@@ -308,6 +323,9 @@ pub(super) fn new_rows(target: &Target, columns: &[ArrayRef]) -> Result<RecordBa
                 ));
             }
         }
+    }
+    if let Some(rules) = &target.rules {
+        rules.check(&target.name, columns)?;
     }
     table_batch(target, columns)
 }
@@ -373,22 +391,6 @@ pub(super) fn check_primary_key(target: &Target, relation: &RelationSnapshot, ch
 }
 
 fn duplicate_key(target: &Target, batch: &RecordBatch, row: usize) -> SqlError {
-    let style = TextStyle::default();
-    let (mut names, mut values) = (Vec::new(), Vec::new());
-    for &c in &target.def.primary_key {
-        names.push(target.schema().field(c).name().clone());
-        let text = value_text(batch.column(c), row, &style).ok().flatten();
-        values.push(text.unwrap_or_else(|| "null".to_owned()));
-    }
-    let constraint = format!("{}_pkey", target.name);
-    SqlError::new(
-        "23505",
-        format!("duplicate key value violates unique constraint \"{constraint}\""),
-    )
-    .detail(format!(
-        "Key ({})=({}) already exists.",
-        names.join(", "),
-        values.join(", ")
-    ))
-    .object(&target.name, None, Some(&constraint))
+    let constraint = target.def.primary_key_name(&target.name).unwrap_or_default();
+    super::unique::duplicate(&target.name, &constraint, &target.def.primary_key, batch, row)
 }

@@ -47,6 +47,10 @@ impl Session {
         snapshot: &ReadSnapshot,
         params: &[ScalarValue],
     ) -> Result<Change> {
+        if on.key.is_none() && on.update.is_none() && !target.def.constraints.uniques.is_empty() {
+            let free = super::unique::free_rows(target, fresh, &proposed)?;
+            return Ok(Change::insert(take_record_batch(&proposed, &free)?));
+        }
         let key = on.key.clone().unwrap_or_else(|| target.def.primary_key.clone());
         if key.is_empty() || proposed.num_rows() == 0 {
             return Ok(Change::insert(proposed));

@@ -25,7 +25,6 @@ impl Session {
     pub(super) async fn copy_from(&mut self, binder: &SessionBinder, copy: &CopyFrom) -> Result<String> {
         self.refuse_read_only("COPY FROM")?;
         let target = Target::find(binder, copy.table)?;
-        let missing = self.missing_columns(binder, &target, copy).await?;
         let n = copy.columns.len();
         let columns = i16::try_from(n).map_err(|_| SqlError::new("54011", "too many columns"))?;
         let code = i8::from(copy.format.kind == CopyKind::Binary);
@@ -37,6 +36,7 @@ impl Session {
         self.flush_guarded().await?;
         let mut batches = self.copy_data(copy, &target).await?;
         for batch in &mut batches {
+            let missing = self.missing_columns(binder, &target, copy, batch.num_rows()).await?;
             *batch = complete(&target, copy, batch, &missing)?;
             if let Some(filter) = &copy.filter {
                 *batch = self.filtered(binder, filter, batch).await?;
@@ -142,23 +142,24 @@ impl Session {
         }
     }
 
-    /// Values of the columns that COPY does not list: their defaults, one row of them.
+    /// Values of the columns that COPY does not list, for `n` rows: their defaults, each computed for each row.
     async fn missing_columns(
         &mut self,
         binder: &SessionBinder,
         target: &Target,
         copy: &CopyFrom,
+        n: usize,
     ) -> Result<Vec<Option<ArrayRef>>> {
         let mut values = Vec::new();
-        for (c, default) in target.def.defaults.iter().enumerate() {
-            let sql = match default {
-                Some(sql) if !copy.columns.contains(&c) => sql,
+        for c in 0..target.def.schema.fields().len() {
+            let sql = match target.def.default_sql(c) {
+                Some(sql) if !copy.columns.contains(&c) && n > 0 => sql,
                 _ => {
                     values.push(None);
                     continue;
                 }
             };
-            let statement = default_query(sql)?;
+            let statement = default_query(&sql, n)?;
             let Statement::Query(query) = binder.bind(&statement, &[])? else {
                 return Err(SqlError::internal("a default bound to another kind of statement"));
             };
@@ -166,16 +167,17 @@ impl Session {
             let mut rows = self.run_on(binder, &query, &[], &snapshot).await?;
             let max = self.server.write_bytes_max;
             let batches = self.guarded(rows.collect(max)).await?;
-            let value = batches.first().map(|b| Arc::clone(b.column(0)));
+            let parts: Vec<&dyn arrow::array::Array> = batches.iter().map(|b| b.column(0).as_ref()).collect();
+            let value = arrow::compute::concat(&parts)?;
             let field = target.def.schema.field(c);
-            values.push(value.map(|v| arrow::compute::cast(&v, field.data_type())).transpose()?);
+            values.push(Some(arrow::compute::cast(&value, field.data_type())?));
         }
         Ok(values)
     }
 }
 
-fn default_query(sql: &str) -> Result<Parsed> {
-    let mut parsed = parse(&format!("SELECT {sql}"))?;
+fn default_query(sql: &str, n: usize) -> Result<Parsed> {
+    let mut parsed = parse(&format!("SELECT {sql} FROM generate_series(1, {n})"))?;
     match parsed.pop() {
         Some(p) if parsed.is_empty() && matches!(p.ast, Ast::Sql(_)) => Ok(p),
         _ => Err(SqlError::internal("a stored default cannot be parsed")),
@@ -202,10 +204,7 @@ fn complete(
             }
             match missing.get(c).and_then(Option::as_ref) {
                 None => Ok(new_null_array(field.data_type(), n)),
-                Some(value) => {
-                    let zeros = arrow::array::UInt32Array::from(vec![0; n]);
-                    Ok(arrow::compute::take(value, &zeros, None)?)
-                }
+                Some(value) => Ok(Arc::clone(value)),
             }
         })
         .collect::<Result<Vec<_>>>()?;

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, RecordBatch};
+use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::{CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{Alter, Parsed, Statement};
-use levee_runtime::RuntimeError;
+use levee_planner::sql::{Alter, OnCommit, Parsed, Query, Statement};
 use levee_runtime::coordinator::{CatalogChange, CreateMode};
+use levee_runtime::{Delta, RuntimeError};
 
 use super::run::Outcome;
+use super::txn::Txn;
 use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
 
@@ -66,14 +69,14 @@ impl Session {
         self.before_ddl(alter.tag).await?;
         let (mut binder, mut alter) = (binder.clone(), alter);
         for _ in 0..DDL_TRIES {
-            let change = CatalogChange {
-                ops: std::mem::take(&mut alter.ops),
-                ..CatalogChange::default()
-            };
+            let change = self.verified(&binder, &mut alter).await?;
             let changed = if change.ops.is_empty() {
                 Ok(0)
             } else {
-                self.server.engine.change_catalog(&binder.catalog, change).await
+                let engine = Arc::clone(&self.server.engine);
+                let catalog = Arc::clone(&binder.catalog);
+                self.guarded(async move { Ok(engine.change_catalog(&catalog, change).await) })
+                    .await?
             };
             match changed {
                 Ok(_) => {
@@ -101,6 +104,150 @@ impl Session {
             };
         }
         Err(catalog_busy())
+    }
+
+    /// CREATE TABLE AS, whose rows enter with the table in one epoch, and temporary tables with an end.
+    pub(super) async fn create_table(
+        &mut self,
+        parsed: &Parsed,
+        binder: &SessionBinder,
+        create: Statement,
+        query: Option<Box<Query>>,
+        on_commit: Option<OnCommit>,
+        params: &[ScalarValue],
+    ) -> Result<Outcome> {
+        let tag = if query.is_some() {
+            "CREATE TABLE AS"
+        } else {
+            "CREATE TABLE"
+        };
+        self.before_ddl(tag).await?;
+        let (mut binder, mut create, mut query) = (binder.clone(), create, query);
+        for _ in 0..DDL_TRIES {
+            let Statement::Create { object, also, .. } = create else {
+                return Err(SqlError::internal("CREATE TABLE without a table"));
+            };
+            let id = object.id;
+            let rows = match &query {
+                Some(query) => self.first_rows(&binder, query, &object, params).await?,
+                None => Vec::new(),
+            };
+            let n: usize = rows.iter().map(RecordBatch::num_rows).sum();
+            let mut ops = vec![CatalogOp::Create(*object)];
+            ops.extend(also);
+            let change = CatalogChange {
+                ops,
+                writes: vec![(id, rows.into_iter().map(Delta::inserts).collect())],
+                unchanged: Vec::new(),
+            };
+            let engine = Arc::clone(&self.server.engine);
+            let catalog = Arc::clone(&binder.catalog);
+            let created = self
+                .guarded(async move { Ok(engine.change_catalog(&catalog, change).await) })
+                .await?;
+            match created {
+                Ok(epoch) => {
+                    self.wrote(epoch);
+                    self.on_commit.extend(on_commit.map(|o| (id, o)));
+                    if on_commit.is_some() && !matches!(self.txn, Txn::Open(_)) {
+                        self.end_of_temporary_rows().await?;
+                    }
+                    return Ok(Outcome::Tag(match query {
+                        Some(_) => format!("SELECT {n}"),
+                        None => tag.to_owned(),
+                    }));
+                }
+                Err(RuntimeError::Conflict) => {}
+                Err(e) => return Err(e.into()),
+            }
+            binder = self.binder();
+            (create, query) = match binder.bind(parsed, &[])? {
+                Statement::CreateTable { create, query, .. } => (*create, query),
+                Statement::Notice { tag, message, code } => {
+                    self.notice(&SqlError::notice(code, message))?;
+                    return Ok(Outcome::Tag(tag.to_owned()));
+                }
+                _ => return Err(SqlError::internal("CREATE TABLE bound to another kind of statement")),
+            };
+        }
+        Err(catalog_busy())
+    }
+
+    /// The rows of a query in the columns of a new table.
+    async fn first_rows(
+        &mut self,
+        binder: &SessionBinder,
+        query: &Query,
+        object: &CatalogObject,
+        params: &[ScalarValue],
+    ) -> Result<Vec<RecordBatch>> {
+        let mut rows = self.start_query(binder, query, params).await?;
+        let max = self.server.write_bytes_max;
+        let batches = self.guarded(rows.collect(max)).await?;
+        let schema = object.schema();
+        batches
+            .into_iter()
+            .map(|b| {
+                let columns = b.columns().iter().zip(schema.fields());
+                let cast = columns
+                    .map(|(a, f)| Ok(arrow::compute::cast(a, f.data_type())?))
+                    .collect::<Result<Vec<ArrayRef>>>()?;
+                Ok(RecordBatch::try_new(Arc::clone(schema), cast)?)
+            })
+            .collect()
+    }
+
+    /// The end of a transaction, for temporary tables made with ON COMMIT.
+    pub(super) async fn end_of_temporary_rows(&mut self) -> Result<()> {
+        if self.on_commit.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..DDL_TRIES {
+            let catalog = self.server.engine.catalog();
+            self.on_commit.retain(|(id, _)| catalog.get(*id).is_some());
+            let of = |what: OnCommit, all: &[(ObjectId, OnCommit)]| -> Vec<ObjectId> {
+                all.iter().filter(|(_, o)| *o == what).map(|(id, _)| *id).collect()
+            };
+            let dropped = of(OnCommit::Drop, &self.on_commit);
+            let emptied = of(OnCommit::DeleteRows, &self.on_commit);
+            if !emptied.is_empty() {
+                let binder = self.binder();
+                self.truncate(&binder, &emptied).await?;
+            }
+            if dropped.is_empty() {
+                return Ok(());
+            }
+            let ops = catalog
+                .objects()
+                .filter(|o| dropped.contains(&o.id) || o.owner().is_some_and(|t| dropped.contains(&t)))
+                .map(|o| CatalogOp::Drop(o.id))
+                .collect();
+            let change = CatalogChange {
+                ops,
+                ..CatalogChange::default()
+            };
+            match self.server.engine.change_catalog(&catalog, change).await {
+                Ok(_) => return Ok(()),
+                Err(RuntimeError::Conflict) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(catalog_busy())
+    }
+
+    /// The session's temporary objects go.
+    pub(super) async fn drop_temporary(&mut self) {
+        let name = self.temporary_name();
+        if let Err(error) = self.server.engine.drop_temporary(Some(&name)).await {
+            // They go at the next start.
+            tracing::debug!(session = self.pid, %error, "temporary objects stay");
+        }
+        self.on_commit.clear();
+    }
+
+    /// DISCARD SEQUENCES.
+    pub(super) fn forget_sequences(&mut self) {
+        self.sequences = crate::system::SharedSequences::default();
     }
 
     fn notices(&mut self, notices: Vec<(&'static str, String)>) -> Result<()> {

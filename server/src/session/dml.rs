@@ -18,13 +18,11 @@ use arrow::datatypes::DataType;
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{
-    CreateTableAs, Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, changed_schema, parse,
-};
+use levee_planner::sql::{Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, changed_schema};
 use levee_runtime::coordinator::{CommitRequest, ReadSnapshot};
 use levee_runtime::{Delta, RuntimeError};
 
-use super::change::{Change, Only, Target, check_primary_key, new_rows, split};
+use super::change::{Change, Only, Target, split};
 use super::query::Rows;
 use super::run::Outcome;
 use super::{Session, SessionBinder};
@@ -85,7 +83,8 @@ impl Session {
         let target = Target::find(binder, dml.table)?;
         self.lock_table(target.id, TableLock::RowExclusive).await?;
         let (snapshot, change) = self.locked_rows(binder, &target, dml, params).await?;
-        let fresh = self.fresh(&[target.id]).await?;
+        self.lock_values(&target, &change).await?;
+        let fresh = self.fresh_for(&target).await?;
         let change = match &dml.on_conflict {
             Some(on) => {
                 let proposed = change
@@ -96,7 +95,11 @@ impl Session {
             }
             None => change,
         };
-        let writes = self.checked(&target, &change, &fresh)?;
+        if dml.on_conflict.as_ref().is_some_and(|on| on.update.is_some()) {
+            self.lock_values(&target, &change).await?;
+        }
+        let mut writes = self.checked(&target, &change, &fresh)?;
+        self.cascade(binder, &target, &change, dml.kind, &mut writes).await?;
         let returned = match &dml.returning {
             Some(query) => {
                 let columns = returned_columns(&target, &change);
@@ -163,16 +166,6 @@ impl Session {
         }
     }
 
-    /// Checks a change against the newest rows, whose keys are locked; answers everything that is to be written.
-    pub(super) fn checked(&self, target: &Target, change: &Change, fresh: &ReadSnapshot) -> Result<Writes> {
-        let relation = fresh
-            .relations
-            .get(&target.id)
-            .ok_or(RuntimeError::NoObject(target.id))?;
-        check_primary_key(target, relation, change)?;
-        Ok(vec![(Arc::clone(&target.object), change.deltas())])
-    }
-
     /// Inserts finished batches of a table's own columns (COPY); answers how many.
     pub(super) async fn insert_batches(&mut self, target: &Target, batches: Vec<RecordBatch>) -> Result<usize> {
         let new = match <[RecordBatch; 1]>::try_from(batches) {
@@ -187,8 +180,9 @@ impl Session {
             let keys = self.server.engine.row_keys(target.id, new)?;
             self.lock_keys(target.id, keys, RowLock::Update).await?;
         }
+        self.lock_values(target, &change).await?;
         for _ in 0..CONFLICT_TRIES {
-            let fresh = self.fresh(&[target.id]).await?;
+            let fresh = self.fresh_for(target).await?;
             let writes = self.checked(target, &change, &fresh)?;
             if self.apply(writes, fresh.epoch).await? {
                 return Ok(rows);
@@ -197,70 +191,23 @@ impl Session {
         Err(RuntimeError::Conflict.into())
     }
 
-    /// CREATE TABLE … AS: the table, then its rows. If those fail the table goes again.
-    pub(super) async fn create_table_as(
-        &mut self,
-        binder: &SessionBinder,
-        c: CreateTableAs,
-        params: &[ScalarValue],
-    ) -> Result<Outcome> {
-        let batches = match &c.query {
-            None => Vec::new(),
-            Some(query) => {
-                self.before_ddl("CREATE TABLE AS").await?;
-                let mut rows = self.start_query(binder, query, params).await?;
-                let max = self.server.write_bytes_max;
-                self.guarded(rows.collect(max)).await?
-            }
-        };
-        let [create] = parse(&c.create)?
-            .try_into()
-            .map_err(|_| SqlError::internal("CREATE TABLE AS makes another number of statements"))?;
-        Box::pin(self.run_statement(&create, &[], &[])).await?;
-        if c.query.is_none() {
-            return Ok(Outcome::Tag("CREATE TABLE AS".to_owned()));
-        }
-        let inserted = self.fill_table(&c, &batches).await;
-        if inserted.is_err() {
-            let (schema, name) = &c.table;
-            let schema = schema.as_ref().map_or_else(String::new, |s| format!("\"{s}\"."));
-            for drop in parse(&format!("DROP TABLE {schema}\"{name}\""))? {
-                Box::pin(self.run_statement(&drop, &[], &[])).await?;
-            }
-        }
-        inserted.map(|n| Outcome::Tag(format!("SELECT {n}")))
-    }
-
-    async fn fill_table(&mut self, c: &CreateTableAs, batches: &[RecordBatch]) -> Result<usize> {
-        let binder = self.binder();
-        let (schema, name) = &c.table;
-        let object = binder
-            .object(schema.as_deref(), name)
-            .ok_or_else(|| SqlError::internal("a new table has gone"))?;
-        let target = Target::find(&binder, object.id)?;
-        let rows = batches
-            .iter()
-            .map(|b| new_rows(&target, b.columns()))
-            .collect::<Result<Vec<_>>>()?;
-        if rows.is_empty() {
-            return Ok(0);
-        }
-        self.insert_batches(&target, rows).await
-    }
-
     /// TRUNCATE.
     pub(super) async fn truncate(&mut self, binder: &SessionBinder, tables: &[ObjectId]) -> Result<()> {
         self.refuse_read_only("TRUNCATE TABLE")?;
         for table in tables {
             self.lock_table(*table, TableLock::AccessExclusive).await?;
         }
-        let fresh = self.fresh(tables).await?;
+        let with_indexes = super::constraints::truncated(&binder.catalog, tables)?;
+        let ids: Vec<ObjectId> = with_indexes.iter().map(|o| o.id).collect();
+        let fresh = self.fresh(&ids).await?;
         let mut writes = Writes::new();
-        for table in tables {
-            let target = Target::find(binder, *table)?;
-            let relation = fresh.relations.get(table).ok_or(RuntimeError::NoObject(*table))?;
+        for object in with_indexes {
+            let relation = fresh
+                .relations
+                .get(&object.id)
+                .ok_or(RuntimeError::NoObject(object.id))?;
             let rows = relation.slice(0, usize::MAX)?;
-            writes.push((target.object, rows.iter().map(Delta::negate).collect()));
+            writes.push((object, rows.iter().map(Delta::negate).collect()));
         }
         if self.apply(writes, fresh.epoch).await? {
             return Ok(());

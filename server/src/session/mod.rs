@@ -14,6 +14,7 @@
 
 mod change;
 mod conflict;
+mod constraints;
 mod copy;
 mod cursors;
 mod ddl;
@@ -24,10 +25,14 @@ mod locks;
 mod parts;
 mod prepared;
 mod query;
+mod references;
+mod rules;
 mod run;
 mod settings;
 mod simple;
 mod txn;
+mod unique;
+mod verify;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -39,6 +44,7 @@ use arrow::datatypes::DataType;
 use futures::FutureExt;
 use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
+use levee_planner::sql::OnCommit;
 use levee_planner::sql::{BindSettings, Binder, Parsed, Statement};
 use levee_runtime::coordinator::LockOwner;
 use pgwire::messages::PgWireBackendMessage;
@@ -54,7 +60,7 @@ use self::settings::Settings;
 use self::txn::{Block, Txn};
 use crate::error::{Result, Severity, SqlError};
 use crate::server::{Cancel, Server};
-use crate::system::{System, SystemContext};
+use crate::system::{SharedSequences, System, SystemContext};
 use crate::wire::connection::{Reader, Writer, client_gone};
 use crate::wire::frontend::{Frontend, StartupPacket};
 
@@ -84,6 +90,10 @@ pub struct Session {
     skip_to_sync: bool,
     /// When the running statement must be done.
     deadline: Option<Instant>,
+    /// Values taken from sequences.
+    sequences: SharedSequences,
+    /// Temporary tables that end or are emptied at COMMIT.
+    on_commit: Vec<(ObjectId, OnCommit)>,
 }
 
 /// Serves one client until it leaves. `refused` is sent in answer to its first packet.
@@ -219,8 +229,11 @@ impl Session {
             last_write: 0,
             skip_to_sync: false,
             deadline: None,
+            sequences: SharedSequences::default(),
+            on_commit: Vec::new(),
         };
         let ended = session.talk(secret).await;
+        session.drop_temporary().await;
         server.unregister(pid);
         if let Err(error) = ended {
             if error.code() != client_gone().code() {
@@ -398,6 +411,13 @@ impl Session {
         .await
     }
 
+    fn is_read_only(&self) -> bool {
+        match self.txn.block() {
+            Some(block) => block.read_only,
+            None => self.settings.is_on("default_transaction_read_only"),
+        }
+    }
+
     /// Schemas in which unqualified names are looked for.
     fn search_path(&self) -> Vec<String> {
         levee_planner::sql::search_path(self.settings.text("search_path"), &self.user)
@@ -426,6 +446,8 @@ impl Session {
             now_us,
             search_path: self.search_path(),
             temporary: self.temporary(&catalog),
+            sequences: Arc::clone(&self.sequences),
+            read_only: self.is_read_only(),
         };
         let (search_path, temporary) = (context.search_path.clone(), context.temporary);
         let system = System::new(context);

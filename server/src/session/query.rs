@@ -318,9 +318,11 @@ impl Session {
     /// acknowledged write, whoever made it; a view that lags would hold such a reader up.
     fn least_epoch(&self, reads: &[ObjectId]) -> u64 {
         let catalog = self.server.engine.catalog();
-        let tables = reads
-            .iter()
-            .all(|id| catalog.get(*id).is_some_and(|o| matches!(o.kind, ObjectKind::Table(_))));
+        let tables = reads.iter().all(|id| {
+            catalog
+                .get(*id)
+                .is_some_and(|o| matches!(o.kind, ObjectKind::Table(_) | ObjectKind::Index(_)))
+        });
         let everyones = if tables && !reads.is_empty() {
             self.server.last_write()
         } else {

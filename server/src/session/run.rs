@@ -56,6 +56,11 @@ impl Session {
         let binder = self.binder();
         let bound = binder.bind(parsed, types)?;
         let outcome = self.run_bound(parsed, &binder, bound, types, params).await;
+        let outcome = match outcome {
+            // Outside of a block each statement is a transaction, at whose end temporary tables may be emptied.
+            Ok(outcome) if matches!(self.txn, Txn::Idle) => self.end_of_temporary_rows().await.map(|()| outcome),
+            other => other,
+        };
         if matches!(self.txn, Txn::Idle) {
             self.locks.release_to(0);
         }
@@ -82,7 +87,6 @@ impl Session {
                 self.lock_tables(binder, &tables, mode, nowait).await?;
                 Outcome::tag("LOCK TABLE")
             }
-            Statement::CreateTableAs(c) => self.create_table_as(binder, c, params).await,
             Statement::CopyTo(copy) => self.copy_to(binder, &copy).await.map(Outcome::Tag),
             Statement::DeclareCursor {
                 name,
@@ -118,6 +122,11 @@ impl Session {
                 let alter = dropping(objects, also, tag, notices);
                 self.alter(parsed, binder, alter).await
             }
+            Statement::CreateTable {
+                create,
+                query,
+                on_commit,
+            } => self.create_table(parsed, binder, *create, query, on_commit, params).await,
             Statement::Alter(alter) => self.alter(parsed, binder, alter).await,
             Statement::Notice { tag, message, code } => {
                 self.notice(&SqlError::notice(code, message))?;
@@ -188,7 +197,15 @@ impl Session {
                 Some(_) => Outcome::tag("DEALLOCATE"),
                 None => Err(super::prepared::no_statement(&name)),
             },
-            Statement::Discard => {
+            Statement::Discard(what) if what != "all" => {
+                match what {
+                    "temp" => self.drop_temporary().await,
+                    "plans" => {}
+                    _ => self.forget_sequences(),
+                }
+                Outcome::tag(format!("DISCARD {}", what.to_uppercase()))
+            }
+            Statement::Discard(_) => {
                 if matches!(self.txn, Txn::Open(_)) {
                     return Err(SqlError::new(
                         "25001",
@@ -200,6 +217,8 @@ impl Session {
                 self.cursors.clear();
                 self.locks.unlock_session_all();
                 self.reset_all()?;
+                self.drop_temporary().await;
+                self.forget_sequences();
                 Outcome::tag("DISCARD ALL")
             }
             Statement::NoOp { tag, notice } => {
@@ -288,13 +307,12 @@ impl Session {
                     format!("cannot execute {what} in a read-only transaction"),
                 ));
             }
-            if block.has_begun() {
+            if !block.pass_ddl() {
                 return Err(
                     SqlError::new("25001", format!("{what} cannot run inside a transaction block"))
-                        .hint("Run it before the block's other statements, or outside of a block."),
+                        .hint("Run it before the block's writes, or outside of a block."),
                 );
             }
-            block.ddl = true;
             return Ok(());
         }
         // In a string of statements, those before it are committed first.

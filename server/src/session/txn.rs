@@ -110,6 +110,17 @@ impl Block {
         self.begun
     }
 
+    /// DDL takes effect at once, so it may stand in a block only before the block's writes; what the block reads after it is newer.
+    pub fn pass_ddl(&mut self) -> bool {
+        let free = self.writes.is_empty();
+        if free {
+            self.ddl = true;
+            self.pin = None;
+            self.begun = false;
+        }
+        free
+    }
+
     /// Savepoints that it is in.
     pub fn depth(&self) -> usize {
         self.savepoints.len()
@@ -298,7 +309,7 @@ impl Session {
             }
         }
         if writes.is_empty() {
-            return Ok(());
+            return self.end_of_temporary_rows().await;
         }
         let request = CommitRequest {
             snapshot_epoch: epoch,
@@ -307,7 +318,7 @@ impl Session {
         };
         let ack = self.server.engine.commit(request).await?;
         self.wrote(ack.epoch);
-        Ok(())
+        self.end_of_temporary_rows().await
     }
 
     /// ROLLBACK.

@@ -175,7 +175,25 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("pg_get_triggerdef", TEXT, no_value),
     ("pg_get_partkeydef", TEXT, no_value),
     ("pg_get_statisticsobjdef_columns", TEXT, no_value),
-    ("pg_get_serial_sequence", TEXT, no_value),
+    ("pg_get_serial_sequence", TEXT, |c, a| {
+        let (Some(table), Some(column)) = (arg(a, 0), arg(a, 1)) else {
+            return Ok(None);
+        };
+        let object = regclass(c, table)
+            .and_then(|oid| object_of(c, oid))
+            .ok_or_else(|| SqlError::new("42P01", format!("relation \"{table}\" does not exist")))?;
+        let at = object.schema().index_of(column).map_err(|_| {
+            SqlError::new(
+                "42703",
+                format!("column \"{column}\" of relation \"{}\" does not exist", object.name),
+            )
+        })?;
+        let owned = c.catalog.objects().find(|o| match &o.kind {
+            ObjectKind::Sequence(s) => s.owned_by == Some((object.id, at)),
+            _ => false,
+        });
+        Ok(owned.map(|o| format!("{}.{}", quote_ident(c.catalog.namespace_of(o)), quote_ident(&o.name))))
+    }),
     ("pg_tablespace_location", TEXT, no_value),
     ("pg_my_temp_schema", INT4, |_, _| Ok(Some("0".to_owned()))),
     ("pg_is_other_temp_schema", BOOL, |_, _| Ok(Some("f".to_owned()))),
@@ -319,7 +337,7 @@ fn key_text(object: &CatalogObject) -> Option<String> {
 }
 
 /// OID of a relation named in text, with or without schema and quotes, or by its number.
-fn regclass(c: &SystemContext, text: &str) -> Option<i32> {
+pub fn regclass(c: &SystemContext, text: &str) -> Option<i32> {
     if let Ok(oid) = text.parse() {
         return Some(oid);
     }

@@ -5,6 +5,7 @@
 mod functions;
 mod levee;
 mod rewrite;
+mod sequences;
 mod tables;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use levee_planner::catalog::{Catalog, CatalogObject, Namespace};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{Parsed, SystemTables};
 
+pub use self::sequences::SharedSequences;
 use crate::server::Server;
 
 /// What system relations tell of.
@@ -36,6 +38,10 @@ pub struct SystemContext {
     pub search_path: Vec<String>,
     /// The session's schema for temporary objects.
     pub temporary: Option<ObjectId>,
+    /// What the session has taken from sequences.
+    pub sequences: SharedSequences,
+    /// The transaction refuses writes.
+    pub read_only: bool,
 }
 
 impl SystemContext {
@@ -103,7 +109,9 @@ impl System {
 
     /// Functions of `pg_catalog` that depend on the catalog or the session.
     pub fn functions(&self) -> Vec<Arc<ScalarUDF>> {
-        functions::all(&self.context)
+        let mut all = functions::all(&self.context);
+        all.extend(sequences::all(&self.context));
+        all
     }
 }
 
@@ -124,6 +132,20 @@ impl SystemTables for System {
                     code = error.code(),
                     message = error.message(),
                     "system relation cannot be made"
+                );
+                None
+            }
+        }
+    }
+
+    fn sequence(&self, sequence: &CatalogObject) -> Option<Arc<dyn TableProvider>> {
+        match tables::sequence_row(&self.context, sequence) {
+            Ok(table) => Some(table),
+            Err(error) => {
+                tracing::error!(
+                    sequence = sequence.name,
+                    message = error.message(),
+                    "a sequence cannot be read"
                 );
                 None
             }

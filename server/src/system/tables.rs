@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use levee_planner::catalog::{CatalogObject, ObjectKind};
@@ -201,8 +201,12 @@ fn fields(columns: &str) -> Result<Vec<Field>> {
 }
 
 fn build(columns: &str, rows: &[Row]) -> Made {
-    let fields = fields(columns)?;
-    let mut inputs = fields.iter().map(ColumnInput::new).collect::<Result<Vec<_>>>()?;
+    build_as(&Arc::new(Schema::new(fields(columns)?)), rows)
+}
+
+fn build_as(schema: &SchemaRef, rows: &[Row]) -> Made {
+    let fields = schema.fields();
+    let mut inputs = fields.iter().map(|f| ColumnInput::new(f)).collect::<Result<Vec<_>>>()?;
     let utc = Zone::utc();
     for row in rows {
         if row.len() != inputs.len() {
@@ -219,12 +223,8 @@ fn build(columns: &str, rows: &[Row]) -> Made {
             }
         }
     }
-    let schema = Arc::new(Schema::new(fields));
-    let batch = RecordBatch::try_new(
-        Arc::clone(&schema),
-        inputs.iter_mut().map(ColumnInput::finish).collect(),
-    )?;
-    Ok(Arc::new(MemTable::try_new(schema, vec![vec![batch]])?))
+    let batch = RecordBatch::try_new(Arc::clone(schema), inputs.iter_mut().map(ColumnInput::finish).collect())?;
+    Ok(Arc::new(MemTable::try_new(Arc::clone(schema), vec![vec![batch]])?))
 }
 
 /// A row from text: words, `~` for NULL, `''` for the empty string, `$name` for values given apart.
@@ -654,6 +654,20 @@ fn pg_foreign_table(context: &SystemContext) -> Made {
         ]);
     }
     build("ftrelid:o ftserver:o ftoptions:t", &rows)
+}
+
+/// A sequence read as a table.
+pub fn sequence_row(context: &SystemContext, sequence: &CatalogObject) -> Made {
+    let shared = context.catalog.shared(sequence.id);
+    let shared = shared.ok_or_else(|| SqlError::internal("the sequence is gone"))?;
+    let state = context.server.engine.sequence_state(shared)?;
+    let called = if state.called { "t" } else { "f" };
+    let row = vec![
+        Some(state.value.to_string()),
+        Some("0".to_owned()),
+        Some(called.to_owned()),
+    ];
+    build_as(sequence.schema(), &[row])
 }
 
 /// A relation of `pg_catalog`.

@@ -3,7 +3,7 @@
 use sqlparser::ast::ObjectName;
 
 use super::CommentTarget;
-use crate::catalog::{CatalogObject, CatalogOp, CommentKey};
+use crate::catalog::{CatalogObject, CatalogOp, CommentKey, TableDef};
 use crate::sql::ext::{fold, object_name};
 use crate::sql::{Alter, Binder, Statement};
 use crate::{PlanError, Result};
@@ -99,12 +99,18 @@ pub(in crate::sql) fn plain(name: &ObjectName) -> String {
 }
 
 /// All constraints of a table by name.
-pub(in crate::sql) fn constraint_names(object: &CatalogObject) -> Vec<String> {
-    let Some(table) = object.table() else {
-        return Vec::new();
-    };
+pub(super) fn constraint_names(object: &CatalogObject) -> Vec<String> {
+    object.table().map_or_else(Vec::new, |t| names_of(t, &object.name))
+}
+
+/// Does the table have a constraint of this name?
+pub(in crate::sql) fn has_constraint(table: &TableDef, name: &str, constraint: &str) -> bool {
+    names_of(table, name).iter().any(|n| n == constraint)
+}
+
+fn names_of(table: &TableDef, name: &str) -> Vec<String> {
     let c = &table.constraints;
-    let mut names: Vec<String> = table.primary_key_name(&object.name).into_iter().collect();
+    let mut names: Vec<String> = table.primary_key_name(name).into_iter().collect();
     names.extend(c.checks.iter().map(|c| c.name.clone()));
     names.extend(c.uniques.iter().map(|c| c.name.clone()));
     names.extend(c.foreign_keys.iter().map(|c| c.name.clone()));

@@ -7,15 +7,18 @@ mod comment;
 mod object;
 mod parse;
 mod schema;
+mod sequence;
 mod table;
 
 use sqlparser::ast::{Expr, Ident, ObjectName, TableConstraint};
 
 use super::ast::DropKind;
+use super::sequences::SequenceOptions;
 use super::{Alter, Binder, Statement};
-use crate::Result;
+use crate::{PlanError, Result};
 
-pub(super) use parse::parse;
+pub(super) use comment::{has_constraint, plain};
+pub(super) use parse::{Grammar, parse};
 
 /// A statement that changes the catalog.
 #[derive(Debug, Clone)]
@@ -53,6 +56,26 @@ pub enum Definition {
         name: ObjectName,
         /// What to do.
         actions: Vec<AlterAction>,
+    },
+    /// CREATE SEQUENCE.
+    CreateSequence {
+        /// TEMPORARY.
+        temporary: bool,
+        /// IF NOT EXISTS.
+        if_not_exists: bool,
+        /// Name.
+        name: ObjectName,
+        /// Options.
+        options: SequenceOptions,
+    },
+    /// GRANT, REVOKE, … OWNED: every user may do everything.
+    Privileges(&'static str),
+    /// CREATE EXTENSION.
+    CreateExtension {
+        /// Name.
+        name: String,
+        /// IF NOT EXISTS.
+        if_not_exists: bool,
     },
     /// COMMENT ON.
     Comment {
@@ -115,6 +138,8 @@ pub enum AlterAction {
     SetNotNull(Ident),
     /// ALTER COLUMN … DROP NOT NULL.
     DropNotNull(Ident),
+    /// ALTER SEQUENCE's options.
+    Sequence(Box<SequenceOptions>),
     /// OWNER TO, SET (storage parameters), CLUSTER ON and the like: accepted, changes nothing.
     Nothing,
     /// Understood and refused.
@@ -146,6 +171,20 @@ impl Binder {
                 let bound = self.alter_object(*kind, *if_exists, name, actions);
                 self.located(bound.map(Statement::Alter), text)
             }
+            Definition::CreateSequence {
+                temporary,
+                if_not_exists,
+                name,
+                options,
+            } => self.located(
+                self.create_sequence(*temporary, *if_not_exists, name, options, text),
+                text,
+            ),
+            Definition::Privileges(tag) => Ok(Statement::NoOp {
+                tag,
+                notice: Some("privileges are not kept: every user may do everything".to_owned()),
+            }),
+            Definition::CreateExtension { name, if_not_exists } => create_extension(name, *if_not_exists),
             Definition::Comment { target, text } => self.comment(target, text.as_deref()),
             Definition::Maintain { tag, tables } => self.maintain(tag, tables),
         }
@@ -157,4 +196,24 @@ impl Alter {
     pub(super) fn new(tag: &'static str) -> Self {
         Self { tag, ..Self::default() }
     }
+}
+
+/// There are no extensions; `plpgsql` is there in every PostgreSQL.
+fn create_extension(name: &str, if_not_exists: bool) -> Result<Statement> {
+    if name == "plpgsql" {
+        let message = format!("extension \"{name}\" already exists");
+        if !if_not_exists {
+            return Err(PlanError::new("42710", message));
+        }
+        return Ok(Statement::Notice {
+            tag: "CREATE EXTENSION",
+            message: format!("{message}, skipping"),
+            code: "42710",
+        });
+    }
+    Err(
+        PlanError::new("0A000", format!("extension \"{name}\" is not available"))
+            .detail("There are no extensions.")
+            .hint("The extension must first be installed on the system where PostgreSQL is running."),
+    )
 }

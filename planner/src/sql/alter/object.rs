@@ -46,6 +46,7 @@ impl Binder {
                 AlterAction::SetSchema(schema) => return self.set_schema(object, schema, alter),
                 AlterAction::RenameColumn(from, to) => return self.rename_column(object, from, to, alter),
                 AlterAction::RenameConstraint(from, to) => return self.rename_constraint(object, from, to, alter),
+                AlterAction::Sequence(options) => return self.alter_sequence(object, options, alter),
                 _ => {}
             }
         }

@@ -6,7 +6,9 @@ use sqlparser::tokenizer::Token;
 
 use super::{AlterAction, CommentTarget, Definition};
 use crate::sql::ast::DropKind;
+use crate::sql::ext::fold;
 use crate::sql::parse::ParseContext;
+use crate::sql::sequences::SequenceOptions;
 use crate::{PlanError, Result};
 
 /// Reads the statement if it is one of these; otherwise leaves the cursor at its start.
@@ -33,6 +35,39 @@ pub(in crate::sql) fn parse(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result
             None
         };
         Definition::RenameSchema { name, to }
+    } else if g.eat(&["create", "sequence"]) {
+        g.create_sequence(false)?
+    } else if g.eat(&["create", "temp", "sequence"]) || g.eat(&["create", "temporary", "sequence"]) {
+        g.create_sequence(true)?
+    } else if g.eat(&["grant"]) {
+        g.skip_rest();
+        Definition::Privileges("GRANT")
+    } else if g.eat(&["revoke"]) {
+        g.skip_rest();
+        Definition::Privileges("REVOKE")
+    } else if g.eat(&["alter", "default", "privileges"]) {
+        g.skip_rest();
+        Definition::Privileges("ALTER DEFAULT PRIVILEGES")
+    } else if g.eat(&["reassign", "owned"]) {
+        g.skip_rest();
+        Definition::Privileges("REASSIGN OWNED")
+    } else if g.eat(&["create", "extension"]) {
+        let if_not_exists = g.eat(&["if", "not", "exists"]);
+        let name = fold(&g.ident()?);
+        g.skip_rest();
+        Definition::CreateExtension { name, if_not_exists }
+    } else if g.eat(&["reindex"]) {
+        g.skip_rest();
+        Definition::Maintain {
+            tag: "REINDEX",
+            tables: Vec::new(),
+        }
+    } else if g.eat(&["cluster"]) {
+        g.eat(&["verbose"]);
+        let named = g.p.peek_token_ref().token != Token::EOF;
+        let tables = if named { vec![g.name()?] } else { Vec::new() };
+        g.skip_rest();
+        Definition::Maintain { tag: "CLUSTER", tables }
     } else if g.next_is("alter") {
         return g.alter();
     } else if g.eat(&["comment", "on"]) {
@@ -155,6 +190,9 @@ impl Grammar<'_, '_, '_> {
     }
 
     fn alter(&mut self) -> Result<Option<Definition>> {
+        if self.eat(&["alter", "sequence"]) {
+            return self.alter_sequence().map(Some);
+        }
         let kinds: [(&[&str], Option<DropKind>); 7] = [
             (&["alter", "table"], None),
             (&["alter", "foreign", "table"], None),
@@ -182,6 +220,108 @@ impl Grammar<'_, '_, '_> {
             name,
             actions,
         }))
+    }
+
+    fn create_sequence(&mut self, temporary: bool) -> Result<Definition> {
+        let if_not_exists = self.eat(&["if", "not", "exists"]);
+        let name = self.name()?;
+        let options = self.sequence_options()?;
+        Ok(Definition::CreateSequence {
+            temporary,
+            if_not_exists,
+            name,
+            options,
+        })
+    }
+
+    fn alter_sequence(&mut self) -> Result<Definition> {
+        let if_exists = self.eat(&["if", "exists"]);
+        let name = self.name()?;
+        let options = [
+            "as",
+            "increment",
+            "minvalue",
+            "no",
+            "maxvalue",
+            "start",
+            "restart",
+            "cache",
+            "cycle",
+            "owned",
+        ];
+        let action = if options.iter().any(|w| self.next_is(w)) {
+            AlterAction::Sequence(Box::new(self.sequence_options()?))
+        } else {
+            self.action()?
+        };
+        Ok(Definition::AlterObject {
+            kind: Some(DropKind::Sequence),
+            if_exists,
+            name,
+            actions: vec![action],
+        })
+    }
+
+    fn number(&mut self) -> Result<i64> {
+        let sign = if self.p.consume_token(&Token::Minus) { "-" } else { "" };
+        let Token::Number(n, _) = &self.p.peek_token_ref().token else {
+            return Err(self.error());
+        };
+        let value = format!("{sign}{n}").parse();
+        let value = value
+            .map_err(|_| PlanError::new("22003", format!("value \"{sign}{n}\" is out of range for type bigint")))?;
+        self.p.next_token();
+        Ok(value)
+    }
+
+    /// Options of a sequence, in any order.
+    fn sequence_options(&mut self) -> Result<SequenceOptions> {
+        let mut o = SequenceOptions::default();
+        while self.p.peek_token_ref().token != Token::EOF {
+            if self.eat(&["as"]) {
+                let t = self.p.parse_data_type().map_err(|e| self.cx.error(e))?;
+                o.data_type = Some(crate::sql::types::field_of(&t)?.data_type().clone());
+            } else if self.eat(&["increment"]) {
+                self.eat(&["by"]);
+                o.increment = Some(self.number()?);
+            } else if self.eat(&["no", "minvalue"]) {
+                o.min = Some(None);
+            } else if self.eat(&["minvalue"]) {
+                o.min = Some(Some(self.number()?));
+            } else if self.eat(&["no", "maxvalue"]) {
+                o.max = Some(None);
+            } else if self.eat(&["maxvalue"]) {
+                o.max = Some(Some(self.number()?));
+            } else if self.eat(&["start"]) {
+                self.eat(&["with"]);
+                o.start = Some(self.number()?);
+            } else if self.eat(&["restart"]) {
+                let with = self.eat(&["with"]);
+                let given = with || matches!(self.p.peek_token_ref().token, Token::Number(..) | Token::Minus);
+                o.restart = Some(if given { Some(self.number()?) } else { None });
+            } else if self.eat(&["cache"]) {
+                o.cache = Some(self.number()?);
+            } else if self.eat(&["no", "cycle"]) {
+                o.cycle = Some(false);
+            } else if self.eat(&["cycle"]) {
+                o.cycle = Some(true);
+            } else if self.eat(&["owned", "by", "none"]) {
+                o.owned_by = Some(None);
+            } else if self.eat(&["owned", "by"]) {
+                let mut table = self.name()?;
+                let column = table.0.pop().and_then(|part| part.as_ident().cloned());
+                match column {
+                    Some(column) if !table.0.is_empty() => o.owned_by = Some(Some((table, column))),
+                    _ => {
+                        return Err(PlanError::new("42601", "invalid OWNED BY option")
+                            .hint("Specify OWNED BY table.column or OWNED BY NONE."));
+                    }
+                }
+            } else {
+                return Err(self.error());
+            }
+        }
+        Ok(o)
     }
 
     fn action(&mut self) -> Result<AlterAction> {

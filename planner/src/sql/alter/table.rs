@@ -10,7 +10,9 @@ use sqlparser::ast::{Expr, Ident, VisitMut, VisitorMut};
 
 use super::AlterAction;
 use crate::catalog::{CatalogObject, CatalogOp, CommentKey, Generated, ObjectKind, TableDef};
+use crate::plan::ObjectId;
 use crate::sql::ext::fold;
+use crate::sql::table::Draft;
 use crate::sql::{Alter, Binder, Requirement, RequirementKind};
 use crate::{PlanError, Result};
 
@@ -79,7 +81,7 @@ impl TableDef {
     }
 
     /// Makes a column take NULL or not.
-    pub(super) fn set_nullable(&mut self, column: usize, nullable: bool) {
+    pub(in crate::sql) fn set_nullable(&mut self, column: usize, nullable: bool) {
         self.schema = with_field(&self.schema, column, |f| f.with_nullable(nullable));
     }
 }
@@ -168,7 +170,10 @@ impl Binder {
                 _ => self.table_action(action, &mut changed, &mut alter)?,
             }
         }
-        if actions.iter().any(|a| !matches!(a, AlterAction::Nothing)) {
+        let key = |o: &CatalogObject| o.table().map(|t| t.primary_key.clone());
+        if key(object) != key(&changed) {
+            self.rekey(object, changed, &mut alter)?;
+        } else if actions.iter().any(|a| !matches!(a, AlterAction::Nothing)) {
             alter.ops.insert(0, CatalogOp::Replace(changed));
         }
         Ok(alter)
@@ -194,6 +199,48 @@ impl Binder {
             })
         };
         match action {
+            AlterAction::AddConstraint(c) => {
+                if t.ingest.is_some() {
+                    return Err(PlanError::unsupported(
+                        "adding a constraint to a table with a connector is not supported",
+                    )
+                    .hint("Its rows come from elsewhere; check them in a view."));
+                }
+                let created = super::super::table::created(&alter.ops).count();
+                let mut draft = Draft {
+                    binder: self,
+                    id,
+                    namespace: object.namespace,
+                    name,
+                    temporary: self.catalog.namespace(object.namespace).is_some_and(|n| n.temporary),
+                    def: t.clone(),
+                    next_id: ObjectId(self.catalog.next_id().0 + u32::try_from(created).unwrap_or(0)),
+                    ops: Vec::new(),
+                    requires: Some(Vec::new()),
+                    names: Vec::new(),
+                };
+                draft.table_constraint(c)?;
+                *t = draft.def;
+                alter.ops.extend(draft.ops);
+                alter.requires.extend(draft.requires.unwrap_or_default());
+            }
+            AlterAction::DropConstraint {
+                name: constraint,
+                if_exists,
+                cascade,
+            } => {
+                let constraint = fold(constraint);
+                if !super::comment::has_constraint(t, &name, &constraint) {
+                    let message = format!("constraint \"{constraint}\" of relation \"{name}\" does not exist");
+                    if !if_exists {
+                        return Err(PlanError::new("42704", message));
+                    }
+                    alter.notices.push(("00000", format!("{message}, skipping")));
+                    return Ok(());
+                }
+                self.drop_constraint(id, &name, t, &constraint, *cascade, alter)?;
+                object.comments.remove(&CommentKey::Constraint(constraint));
+            }
             AlterAction::SetNotNull(column) => {
                 let c = at(t, column)?;
                 if t.schema.field(c).is_nullable() {
@@ -218,6 +265,19 @@ impl Binder {
                         "42601",
                         format!("column \"{shown}\" of relation \"{name}\" is an identity column"),
                     ));
+                }
+                let kept = self
+                    .catalog
+                    .dependents(id)
+                    .into_iter()
+                    .find(|o| o.stream_plan().is_some());
+                if let Some(o) = kept.filter(|_| !t.schema.field(c).is_nullable()) {
+                    return Err(PlanError::unsupported(format!(
+                        "DROP NOT NULL on a table that {} \"{}\" reads is not supported",
+                        o.kind_name(),
+                        o.name
+                    ))
+                    .hint("Drop what reads the table, change the column, and create it again."));
                 }
                 t.set_nullable(c, true);
             }
@@ -244,6 +304,151 @@ impl Binder {
         }
         Ok(())
     }
+}
+
+impl Binder {
+    fn drop_constraint(
+        &self,
+        id: ObjectId,
+        table: &str,
+        t: &mut TableDef,
+        constraint: &str,
+        cascade: bool,
+        alter: &mut Alter,
+    ) -> Result<()> {
+        let is_key = t.primary_key_name(table).as_deref() == Some(constraint);
+        let unique = t.constraints.uniques.iter().position(|u| u.name == constraint);
+        let columns = match unique {
+            Some(at) => t.constraints.uniques[at].columns.clone(),
+            None if is_key => t.primary_key.clone(),
+            None => Vec::new(),
+        };
+        if !columns.is_empty() {
+            self.drop_references(id, table, constraint, &columns, cascade, alter)?;
+            t.constraints
+                .foreign_keys
+                .retain(|f| !(f.parent == id && same_columns(&f.parent_columns, &columns)));
+        }
+        if let Some(at) = unique {
+            let unique = t.constraints.uniques.remove(at);
+            alter.ops.push(CatalogOp::Drop(unique.index));
+        } else if is_key {
+            t.primary_key.clear();
+            t.constraints.primary_key = None;
+        }
+        t.constraints.checks.retain(|c| c.name != constraint);
+        t.constraints.foreign_keys.retain(|f| f.name != constraint);
+        Ok(())
+    }
+
+    /// Foreign keys of other tables that need the key: an error, or gone with CASCADE.
+    fn drop_references(
+        &self,
+        id: ObjectId,
+        table: &str,
+        constraint: &str,
+        columns: &[usize],
+        cascade: bool,
+        alter: &mut Alter,
+    ) -> Result<()> {
+        let mut detail = Vec::new();
+        for o in self.catalog.objects().filter(|o| o.id != id) {
+            let Some(t) = o.table() else { continue };
+            let needs = |f: &crate::catalog::ForeignKey| f.parent == id && same_columns(&f.parent_columns, columns);
+            let mut changed = o.clone();
+            for f in t.constraints.foreign_keys.iter().filter(|f| needs(f)) {
+                let text = format!("constraint {} on table {}", f.name, self.shown(o));
+                alter.notices.push(("00000", format!("drop cascades to {text}")));
+                detail.push(format!("{text} depends on index {constraint}"));
+            }
+            if let ObjectKind::Table(t) = &mut changed.kind
+                && t.constraints.foreign_keys.iter().any(needs)
+            {
+                t.constraints.foreign_keys.retain(|f| !needs(f));
+                alter.ops.push(CatalogOp::Replace(changed));
+            }
+        }
+        if detail.is_empty() || cascade {
+            return Ok(());
+        }
+        Err(PlanError::new(
+            "2BP01",
+            format!("cannot drop constraint {constraint} on table {table} because other objects depend on it"),
+        )
+        .detail(detail.join("\n"))
+        .hint("Use DROP ... CASCADE to drop the dependent objects too."))
+    }
+
+    /// The primary key decides how rows are stored, so a table with another key is another table, under a new id, which takes the
+    /// rows in the same epoch.
+    fn rekey(&self, old: &CatalogObject, mut changed: CatalogObject, alter: &mut Alter) -> Result<()> {
+        let from = old.id;
+        let created = super::super::table::created(&alter.ops).count();
+        let to = ObjectId(self.catalog.next_id().0 + u32::try_from(created).unwrap_or(0));
+        let swap = |id: &mut ObjectId| {
+            if *id == from {
+                *id = to;
+            }
+        };
+        let retarget = |o: &mut CatalogObject| {
+            o.depends_on.iter_mut().for_each(swap);
+            o.references.iter_mut().for_each(|r| swap(&mut r.id));
+            match &mut o.kind {
+                ObjectKind::Index(i) => swap(&mut i.table),
+                ObjectKind::Sequence(s) => s.owned_by.iter_mut().for_each(|(table, _)| swap(table)),
+                ObjectKind::Table(t) => t.constraints.foreign_keys.iter_mut().for_each(|f| swap(&mut f.parent)),
+                _ => {}
+            }
+        };
+        for op in &mut alter.ops {
+            if let CatalogOp::Create(o) | CatalogOp::Replace(o) = op {
+                retarget(o);
+            }
+        }
+        let handled: Vec<ObjectId> = alter
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                CatalogOp::Replace(o) => Some(o.id),
+                CatalogOp::Drop(id) => Some(*id),
+                _ => None,
+            })
+            .collect();
+        for o in self
+            .catalog
+            .objects()
+            .filter(|o| o.id != from && !handled.contains(&o.id))
+        {
+            let reads = o.depends_on.contains(&from);
+            if reads && matches!(o.kind, ObjectKind::MaterializedView(_) | ObjectKind::Sink(_)) {
+                return Err(PlanError::unsupported(format!(
+                    "changing the primary key of a table that {} \"{}\" reads is not supported",
+                    o.kind_name(),
+                    o.name
+                ))
+                .hint("Change the key first, then create what reads the table."));
+            }
+            let mut moved = o.clone();
+            retarget(&mut moved);
+            let fks = |o: &CatalogObject| o.table().map(|t| t.constraints.foreign_keys.clone());
+            if reads || o.owner() == Some(from) || fks(o) != fks(&moved) {
+                alter.ops.push(CatalogOp::Replace(moved));
+            }
+        }
+        retarget(&mut changed);
+        changed.id = to;
+        alter.ops.insert(0, CatalogOp::Create(changed));
+        alter.ops.insert(0, CatalogOp::Drop(from));
+        alter.requires.push(Requirement {
+            table: from,
+            kind: RequirementKind::Rekey(to),
+        });
+        Ok(())
+    }
+}
+
+fn same_columns(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && a.iter().all(|c| b.contains(c))
 }
 
 fn refuse_generated(t: &TableDef, column: usize, table: &str) -> Result<()> {

@@ -1,0 +1,44 @@
+-- Temporary tables, LIKE, CREATE TABLE AS.
+\set VERBOSITY verbose
+\pset format unaligned
+CREATE TEMP TABLE tt (a int primary key, b text);
+INSERT INTO tt VALUES (1, 'x');
+SELECT * FROM tt;
+SELECT * FROM pg_temp.tt;
+CREATE TABLE tt (z int);
+SELECT * FROM tt;
+SELECT * FROM public.tt;
+CREATE VIEW tv AS SELECT * FROM tt;
+CREATE MATERIALIZED VIEW tm AS SELECT * FROM tt;
+CREATE TEMP VIEW tv2 AS SELECT 1 AS one;
+SELECT * FROM tv2;
+BEGIN; CREATE TEMP TABLE oc (a int) ON COMMIT DROP; COMMIT;
+SELECT * FROM oc;
+BEGIN; CREATE TEMP TABLE od (a int) ON COMMIT DELETE ROWS; INSERT INTO od VALUES (1); SELECT * FROM od; COMMIT;
+SELECT * FROM od;
+INSERT INTO od VALUES (2);
+SELECT * FROM od;
+CREATE TEMP TABLE ser (id serial, a int);
+INSERT INTO ser (a) VALUES (1), (2) RETURNING id;
+CREATE TEMP TABLE IF NOT EXISTS ser (id int);
+DISCARD TEMP;
+SELECT * FROM tt;
+SELECT * FROM tv2;
+CREATE TABLE l (id serial primary key, a int NOT NULL DEFAULT 5 CHECK (a > 0), b text UNIQUE, g int GENERATED ALWAYS AS (a + 1) STORED);
+CREATE TABLE l1 (LIKE l);
+INSERT INTO l1 VALUES (1, -5, 'x', 3);
+CREATE TABLE l2 (LIKE l INCLUDING ALL, extra int);
+INSERT INTO l2 (a, b, extra) VALUES (3, 'q', 1), (4, 'r', 2);
+INSERT INTO l2 (a, b) VALUES (-1, 'z');
+INSERT INTO l2 (a, b) VALUES (1, 'q');
+SELECT * FROM l2 ORDER BY id;
+DROP TABLE l;
+CREATE TABLE ctas AS SELECT 1 AS a, 'x'::text AS b;
+CREATE TABLE ctas AS SELECT 1 AS a;
+CREATE TABLE IF NOT EXISTS ctas AS SELECT 1 AS a;
+SELECT * FROM ctas;
+CREATE TABLE c5 (a, b) AS VALUES (1, 2), (3, 4);
+SELECT * FROM c5;
+CREATE SEQUENCE sq OWNED BY ctas.a;
+DROP TABLE ctas;
+SELECT nextval('sq');
