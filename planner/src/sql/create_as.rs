@@ -144,12 +144,7 @@ pub(super) fn select_into(query: &ast::Query) -> Option<CreateAs> {
 
 impl Binder {
     /// CREATE TABLE … AS.
-    pub(super) fn create_table_as(
-        &self,
-        c: &CreateAs,
-        text: &str,
-        params: &[Option<DataType>],
-    ) -> Result<Statement> {
+    pub(super) fn create_table_as(&self, c: &CreateAs, text: &str, params: &[Option<DataType>]) -> Result<Statement> {
         let Some(new) = self.new_name(&c.name, c.if_not_exists, c.temporary)? else {
             return Self::skipped(&c.name, "CREATE TABLE AS");
         };

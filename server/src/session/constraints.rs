@@ -14,9 +14,9 @@ use arrow::compute::concat_batches;
 use levee_planner::catalog::{Catalog, CatalogObject, ForeignKey, ReferentialAction};
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{DmlKind, RowLock, TableLock};
-use levee_runtime::{Delta, RuntimeError};
 use levee_runtime::coordinator::ReadSnapshot;
 use levee_runtime::relation::{OwnChanges, RelationSnapshot};
+use levee_runtime::{Delta, RuntimeError};
 
 use super::change::{Change, Target, check_primary_key, new_rows};
 use super::dml::Writes;

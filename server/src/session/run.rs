@@ -126,7 +126,10 @@ impl Session {
                 create,
                 query,
                 on_commit,
-            } => self.create_table(parsed, binder, *create, query, on_commit, params).await,
+            } => {
+                self.create_table(parsed, binder, *create, query, on_commit, params)
+                    .await
+            }
             Statement::Alter(alter) => self.alter(parsed, binder, alter).await,
             Statement::Notice { tag, message, code } => {
                 self.notice(&SqlError::notice(code, message))?;

@@ -263,6 +263,12 @@ fn on_commit(t: &ast::CreateTable, temporary: bool) -> Result<Option<OnCommit>> 
 
 fn refuse_table_clauses(t: &ast::CreateTable) -> Result<()> {
     let refuse = |what: &str, hint: &str| Err(PlanError::unsupported(format!("{what} is not supported")).hint(hint));
+    if t.query.is_some() {
+        return refuse(
+            "CREATE TABLE … WITH (…) AS",
+            "Leave WITH (…) out: storage parameters have no effect.",
+        );
+    }
     if t.inherits.is_some() || t.partition_of.is_some() || t.partition_by.is_some() {
         return refuse(
             "PARTITION BY or INHERITS",

@@ -35,6 +35,21 @@ fn outcome(catalog: &Arc<Catalog>, sql: &str) -> String {
                 columns(object.schema())
             )
         }
+        Ok(Statement::CreateTable {
+            create,
+            query,
+            on_commit,
+        }) => {
+            let rows = query.map_or_else(String::new, |q| format!(" as query ({})", columns(&q.schema)));
+            let Statement::Create { object, .. } = *create else {
+                panic!("{sql}: no table")
+            };
+            format!(
+                "create {} ({}){rows} {on_commit:?}",
+                object.name,
+                columns(object.schema())
+            )
+        }
         Ok(Statement::Query(q)) => format!("query ({}) {:?}", columns(&q.schema), q.params),
         Ok(Statement::Dml(d)) => {
             let returning = d.returning.as_ref().map(|q| columns(&q.schema));
