@@ -163,6 +163,7 @@ impl Binder {
             object: Box::new(object),
             also,
             notices: Vec::new(),
+            no_data: false,
             if_not_exists: t.if_not_exists,
         };
         Ok(match on_commit {
@@ -193,6 +194,7 @@ impl Binder {
             object: Box::new(new.object(ObjectKind::Table(def), text)),
             also: new.ops(),
             notices: Vec::new(),
+            no_data: false,
             if_not_exists,
         })
     }
