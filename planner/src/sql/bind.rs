@@ -126,8 +126,12 @@ impl Binder {
     /// A query as the server sees it.
     pub(super) fn query_of(&self, bound: Bound, declared: &[Option<DataType>]) -> Result<Query> {
         let params = param_types(&bound.plan, declared)?;
+        let samples = super::samples::of(&bound.plan, &self.catalog)?;
+        let mut reads = relations_read(&bound.plan)?;
+        reads.retain(|id| !samples.iter().any(|(s, _)| s == id));
         Ok(Query {
-            reads: relations_read(&bound.plan)?.into_iter().collect(),
+            reads: reads.into_iter().collect(),
+            samples,
             schema: bound.schema,
             params,
             plan: bound.plan,

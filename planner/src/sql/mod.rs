@@ -39,6 +39,7 @@ mod precedence;
 mod provider;
 mod resolve;
 mod rewrite;
+mod samples;
 mod scopes;
 mod sequences;
 mod session;
@@ -357,6 +358,8 @@ pub struct Query {
     pub schema: SchemaRef,
     /// Tables and materialized views read, plain views expanded.
     pub reads: Vec<ObjectId>,
+    /// Sources read below a LIMIT, with the number of records that each needs.
+    pub samples: Vec<(ObjectId, u64)>,
     /// Types of `$1..`, inferred where not given.
     pub params: Vec<DataType>,
 }

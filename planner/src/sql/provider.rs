@@ -142,11 +142,6 @@ impl<'a> Provider<'a> {
                 "42809",
                 format!("cannot read from sink \"{}\"", o.name),
             ))),
-            ObjectKind::Source(_) if matches!(self.mode, Mode::Batch { .. }) => Err(external(
-                PlanError::new("42809", format!("cannot read from source \"{}\"", o.name))
-                    .detail("a source stores nothing")
-                    .hint("Create a materialized view over it and read that."),
-            )),
             ObjectKind::View(v) => {
                 if self.depth >= VIEW_DEPTH_MAX {
                     return Err(external(PlanError::new("54001", "views are nested too deeply")));

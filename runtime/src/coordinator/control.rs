@@ -26,7 +26,7 @@ use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
 use crate::relation::Relation;
-use crate::sources::DeadLetter;
+use crate::sources::{DeadLetter, SourceDriver};
 use crate::{Delta, Result, RuntimeError};
 
 /// How often runs are folded.
@@ -70,6 +70,8 @@ pub enum Event {
     Checkpoint(Box<Result<CheckpointDone>>),
     /// Folding has caught up.
     Folded,
+    /// A source's driver, for a sample.
+    Driver(ObjectId, tokio::sync::oneshot::Sender<Option<Arc<dyn SourceDriver>>>),
     /// Rows of a status table.
     Status(String, std::sync::mpsc::SyncSender<Vec<super::StatusRow>>),
     /// Take a last checkpoint and end.
@@ -263,6 +265,12 @@ impl Control {
             }
             Event::Checkpoint(result) => self.on_checkpoint(*result),
             Event::Folded => self.fold_running = false,
+            Event::Driver(id, reply) => {
+                let driver = self.sources.get(&id).map(|s| Arc::clone(&s.driver));
+                if reply.send(driver).is_err() {
+                    tracing::debug!("a reader of a source went away");
+                }
+            }
             Event::Status(name, reply) => {
                 if reply.try_send(self.status(&name)).is_err() {
                     tracing::debug!("a status reader went away");

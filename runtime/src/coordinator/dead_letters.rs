@@ -133,11 +133,6 @@ impl LetterBook {
     pub fn settled(&self) -> bool {
         self.durable >= self.needed
     }
-
-    /// Batches wait for another try.
-    pub fn waits(&self) -> bool {
-        !self.failed.is_empty()
-    }
 }
 
 impl Control {

@@ -43,6 +43,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::SchemaRef;
 use levee_planner::catalog::{Catalog, CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
 use levee_storage::checkpoint::{CheckpointStore, CheckpointTarget, highest_term};
@@ -447,6 +448,22 @@ impl Engine {
             return self.created(id, epoch, is_job).await;
         }
         self.applied(epoch).await
+    }
+
+    /// Rows of a piece of a source, made of about `records` records.
+    ///
+    /// # Errors
+    /// `NoObject`; what the source's driver says.
+    pub async fn sample(&self, source: ObjectId, records: u64) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+        let (reply, answer) = oneshot::channel();
+        let asked = self.events.send(Event::Driver(source, reply));
+        asked.map_err(|_| RuntimeError::ShuttingDown)?;
+        let driver = answer.await.map_err(|_| RuntimeError::ShuttingDown)?;
+        let driver = driver.ok_or(RuntimeError::NoObject(source))?;
+        let sample = tokio::task::spawn_blocking(move || crate::sources::sample(driver.as_ref(), records));
+        sample
+            .await
+            .map_err(|_| RuntimeError::internal("a sample of a source failed"))?
     }
 
     /// Drops objects, dependents first.

@@ -303,6 +303,8 @@ impl Control {
                 self.awaiting.insert(reader);
             }
         }
+        // Most of the time what replaced them has been cut already.
+        self.settle_replacements();
     }
 
     /// Whether what compaction took from a region's backfill has been replaced by the epochs cut so far; they then become part of what

@@ -21,9 +21,10 @@ mod kafka;
 pub mod nexmark;
 
 use std::sync::Arc;
-use std::task::Waker;
-use std::time::Duration;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use levee_planner::catalog::SourceDef;
 use levee_planner::plan::ObjectId;
@@ -303,6 +304,45 @@ pub trait RangeReader: Send {
     /// # Errors
     /// [`RuntimeError::User`]: the range cannot be read in full, now or ever.
     fn poll(&mut self, waker: &Waker) -> Result<RangePoll>;
+}
+
+/// How long a sample may take.
+const SAMPLE_WAIT: Duration = Duration::from_secs(15);
+
+/// Rows of about `records` records of a source, read on the calling thread.
+///
+/// # Errors
+/// The driver cannot read, or takes too long (57014).
+pub fn sample(driver: &dyn SourceDriver, records: u64) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let schema = crate::operators::columns::nullable(&driver.schema());
+    let all: Vec<usize> = (0..schema.fields().len()).collect();
+    let (mut batches, mut rows) = (Vec::new(), 0);
+    let until = Instant::now() + SAMPLE_WAIT;
+    for range in driver.sample(records)? {
+        let mut reader = driver.open(&range, Share::ALL, &all)?;
+        while rows < records {
+            match reader.poll(&waker)? {
+                RangePoll::Ready(delta) => {
+                    rows += delta.num_rows() as u64;
+                    let columns = delta.batch.columns().to_vec();
+                    batches.push(RecordBatch::try_new(Arc::clone(&schema), columns)?);
+                }
+                RangePoll::Pending if Instant::now() >= until => {
+                    return Err(RuntimeError::user("57014", "the source's records did not come in time"));
+                }
+                RangePoll::Pending => std::thread::park_timeout(Duration::from_millis(100)),
+                RangePoll::End => break,
+            }
+        }
+    }
+    Ok((schema, batches))
 }
 
 /// Columns that a source of keyed changes can deliver after those of its schema: whether the record removes its key, and its place in the

@@ -230,7 +230,8 @@ impl Session {
         query: &Query,
         snapshot: &ReadSnapshot,
     ) -> Result<Rows> {
-        let (state, plan) = self.physical(binder, plan, providers(snapshot)).await?;
+        let tables = self.tables(query, snapshot).await?;
+        let (state, plan) = self.physical(binder, plan, tables).await?;
         Ok(Rows::start(
             Arc::clone(&query.schema),
             plan,
@@ -259,6 +260,21 @@ impl Session {
             &state,
             &self.server.queries,
         ))
+    }
+
+    /// Data for a query's scans: a snapshot's relations, and pieces of the sources that it samples.
+    async fn tables(
+        &mut self,
+        query: &Query,
+        snapshot: &ReadSnapshot,
+    ) -> Result<HashMap<ObjectId, Arc<dyn TableProvider>>> {
+        let mut tables = providers(snapshot);
+        for (id, records) in &query.samples {
+            let engine = Arc::clone(&self.server.engine);
+            let (schema, batches) = self.guarded(async { Ok(engine.sample(*id, *records).await?) }).await?;
+            tables.insert(*id, Arc::new(MemTable::try_new(schema, vec![batches])?));
+        }
+        Ok(tables)
     }
 
     async fn physical(
@@ -314,14 +330,16 @@ impl Session {
         Ok(snapshot)
     }
 
-    /// What a read must have seen: the session's own writes. Tables take epochs at once, so reads of tables alone see every
+    /// What a read must have seen: the session's own writes. Tables without a connector take epochs at once, so reads of tables alone see every
     /// acknowledged write, whoever made it; a view that lags would hold such a reader up.
     fn least_epoch(&self, reads: &[ObjectId]) -> u64 {
         let catalog = self.server.engine.catalog();
         let tables = reads.iter().all(|id| {
-            catalog
-                .get(*id)
-                .is_some_and(|o| matches!(o.kind, ObjectKind::Table(_) | ObjectKind::Index(_)))
+            catalog.get(*id).is_some_and(|o| match &o.kind {
+                ObjectKind::Table(t) => t.ingest.is_none(),
+                ObjectKind::Index(_) => true,
+                _ => false,
+            })
         });
         let everyones = if tables && !reads.is_empty() {
             self.server.last_write()
@@ -340,7 +358,8 @@ impl Session {
         analyze: bool,
     ) -> Result<Vec<String>> {
         let snapshot = self.snapshot(&query.reads).await?;
-        let (state, physical) = self.physical(binder, plan, providers(&snapshot)).await?;
+        let tables = self.tables(query, &snapshot).await?;
+        let (state, physical) = self.physical(binder, plan, tables).await?;
         if !analyze {
             let text = DisplayableExecutionPlan::new(physical.as_ref())
                 .indent(false)

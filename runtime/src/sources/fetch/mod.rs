@@ -38,6 +38,8 @@ use crate::{Result, RuntimeError};
 
 /// Bytes that one epoch takes from a source at most, about.
 const EPOCH_BYTES: u64 = 16 << 20;
+/// Further records of each split in a sample.
+const SAMPLE_SPARE: u64 = 50;
 /// What a source may fetch ahead when sources together hold more than their share.
 const PACED_BYTES: usize = 1 << 20;
 
@@ -124,11 +126,11 @@ pub trait Fetcher {
     fn end(&mut self, info: &SplitInfo) -> Result<u64, FetchError>;
 }
 
-/// Identifies a piece: split, from, to.
-type PieceKey = (u32, u64, u64);
+/// Identifies a piece: split, from, to, and whether it is a part of the timeline (samples are not).
+type PieceKey = (u32, u64, u64, bool);
 
 fn key_of(range: &SplitRange) -> PieceKey {
-    (range.split, range.from, range.to)
+    (range.split, range.from, range.to, range.check.is_some())
 }
 
 /// A range in the cache.
@@ -267,9 +269,9 @@ impl LogSource {
                 return Ok(None);
             }
             Some(Entry::Lost(reason)) => {
-                let reason = reason.clone();
+                let error = self.lost(reason);
                 state.cache.remove(&key_of(range));
-                return Err(RuntimeError::user("58P01", reason));
+                return Err(error);
             }
             None => {}
         }
@@ -284,7 +286,18 @@ impl LogSource {
         Ok(None)
     }
 
-    /// Puts a piece into the cache and makes room for it.
+    /// The error that ends a reader.
+    fn lost(&self, reason: &str) -> RuntimeError {
+        RuntimeError::user(
+            "58P01",
+            format!(
+                "source \"{}\": {reason}; create the source anew to begin with what is there",
+                self.context.name
+            ),
+        )
+    }
+
+    /// Puts a piece into the cache.
     fn keep(&self, state: &mut State, range: &SplitRange, piece: Piece) {
         state.clock += 1;
         let used = state.clock;
@@ -418,7 +431,7 @@ impl SourceDriver for LogDriver {
     fn cut(&self, request: &CutRequest<'_>) -> Result<Vec<SplitRange>> {
         let mut state = self.source.state.lock();
         if let Some(reason) = &state.lost {
-            return Err(RuntimeError::user("58P01", reason.clone()));
+            return Err(self.source.lost(reason));
         }
         let state = &mut *state;
         for (tail, &next) in state.tails.iter_mut().zip(request.next) {
@@ -455,7 +468,8 @@ impl SourceDriver for LogDriver {
             FetchError::Retry(reason) => RuntimeError::user("08001", reason),
             FetchError::Lost(reason) => RuntimeError::user("58P01", reason),
         })?;
-        let share = (records / splits.len().max(1) as u64).max(1);
+        // More than its part of each, since some records may be broken, and some splits short.
+        let share = records / splits.len().max(1) as u64 + SAMPLE_SPARE;
         let ranges = (0u32..).zip(splits.iter().zip(bounds));
         Ok(ranges
             .map(|(split, (info, (start, end)))| SplitRange {

@@ -296,7 +296,13 @@ impl RangeReader for PieceReader {
             }
             fail::fail_point!("source::read");
             let source = &self.source;
-            let rows = chunk.rows(&source.rows, self.range.split, source.context.dead_letters.as_ref())?;
+            // A sample's records may never enter the timeline.
+            let told = self.range.check.map(|_| source.context.dead_letters.as_ref());
+            let rows = chunk.rows(&source.rows, self.range.split, &|found| {
+                if let Some(tell) = told {
+                    tell(found);
+                }
+            })?;
             if rows.rows > 0 {
                 return Ok(RangePoll::Ready(Delta::inserts(self.project(&rows)?)));
             }

@@ -337,7 +337,7 @@ impl Fetching<'_> {
             }
             if range.exact || got.records > check.records {
                 return Err(FetchError::Lost(format!(
-                    "{} of {} records of {place} are gone: retention or compaction has removed them",
+                    "{} of {} records of {place}, are gone: retention or compaction has removed them",
                     check.records.saturating_sub(got.records),
                     check.records
                 )));

@@ -1,11 +1,15 @@
 //! The cluster: clients of it, partitions, offsets.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use levee_planner::connectors::kafka::{KafkaOptions, Startup};
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::statistics::Statistics;
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::sources::SplitInfo;
@@ -45,6 +49,34 @@ const FIXED: [(&str, &str); 9] = [
     ("max.poll.interval.ms", "86400000"),
 ];
 
+/// How often librdkafka tells where partitions end, milliseconds.
+const STATISTICS_MS: &str = "2000";
+
+/// Takes librdkafka's statistics, of which only the partitions' ends matter.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// One past the newest record that may be read, by partition.
+    pub(super) ends: Mutex<BTreeMap<i32, u64>>,
+}
+
+impl ClientContext for Watch {
+    fn stats(&self, statistics: Statistics) {
+        let partitions = statistics.topics.values().flat_map(|t| t.partitions.values());
+        let mut ends = self.ends.lock();
+        for partition in partitions {
+            let end = match partition.ls_offset {
+                ..0 => partition.hi_offset,
+                stable => stable,
+            };
+            if let Ok(end) = u64::try_from(end) {
+                ends.insert(partition.partition, end);
+            }
+        }
+    }
+}
+
+impl ConsumerContext for Watch {}
+
 /// A topic of a cluster.
 pub(super) struct Cluster {
     options: KafkaOptions,
@@ -77,9 +109,22 @@ impl Cluster {
 
     /// A new client. Connects in the background.
     pub(super) fn consumer(&self) -> Result<BaseConsumer, FetchError> {
-        self.config()
-            .create()
-            .map_err(|e| FetchError::Lost(format!("Kafka's client cannot be made: {}", refusal(&e))))
+        self.config().create().map_err(|e| unfit(&e))
+    }
+
+    /// A client that follows the topic and notes where its partitions end.
+    pub(super) fn follower(&self) -> Result<BaseConsumer<Watch>, FetchError> {
+        let mut config = self.config();
+        config.set("statistics.interval.ms", STATISTICS_MS);
+        config.create_with_context(Watch::default()).map_err(|e| unfit(&e))
+    }
+
+    /// A client for records that exist. A broker answers the requests of one connection in order, so one that waits for new records
+    /// would hold up the request for the next range.
+    pub(super) fn reader(&self) -> Result<BaseConsumer, FetchError> {
+        let mut config = self.config();
+        config.set("fetch.wait.max.ms", "5");
+        config.create().map_err(|e| unfit(&e))
     }
 
     /// An error of a broker or of the way to it.
@@ -88,7 +133,11 @@ impl Cluster {
     }
 
     /// The number of partitions.
-    pub(super) fn partitions(&self, consumer: &BaseConsumer, wait: Duration) -> Result<i32, KafkaError> {
+    pub(super) fn partitions<C: ConsumerContext>(
+        &self,
+        consumer: &BaseConsumer<C>,
+        wait: Duration,
+    ) -> Result<i32, KafkaError> {
         let metadata = consumer.fetch_metadata(Some(self.topic()), wait)?;
         let topic = metadata.topics().iter().find(|t| t.name() == self.topic());
         let Some(topic) = topic else {
@@ -117,7 +166,11 @@ impl Cluster {
     }
 
     /// Offset of the oldest record of a partition, and one past the newest.
-    pub(super) fn bounds(&self, consumer: &BaseConsumer, partition: i32) -> Result<(u64, u64), FetchError> {
+    pub(super) fn bounds<C: ConsumerContext>(
+        &self,
+        consumer: &BaseConsumer<C>,
+        partition: i32,
+    ) -> Result<(u64, u64), FetchError> {
         match consumer.fetch_watermarks(self.topic(), partition, QUERY_WAIT) {
             Ok((low, high)) => Ok((low.max(0) as u64, high.max(0) as u64)),
             Err(error) => Err(self.waiting(&error)),
@@ -223,6 +276,11 @@ pub(super) fn partition(split: &SplitInfo) -> Result<i32, FetchError> {
         .name
         .parse()
         .map_err(|_| FetchError::Lost(format!("\"{}\" is no partition", split.name)))
+}
+
+/// The error of a client that cannot be made.
+fn unfit(error: &KafkaError) -> FetchError {
+    FetchError::Lost(format!("Kafka's client cannot be made: {}", refusal(error)))
 }
 
 /// What librdkafka says against a configuration.

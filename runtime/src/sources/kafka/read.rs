@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{Offset, Timestamp, TopicPartitionList};
 
-use super::client::{Cluster, partition, text};
+use super::client::{Cluster, Watch, partition, text};
 use crate::sources::fetch::{FetchError, Fetcher, Follower, RawRecord, put_header};
 use crate::sources::{SplitInfo, SplitRange};
 
@@ -17,8 +17,6 @@ use crate::sources::{SplitInfo, SplitRange};
 const LIST_WAIT: Duration = Duration::from_secs(2);
 /// A fetch without a record for so long is tried again.
 const FETCH_WAIT: Duration = Duration::from_secs(10);
-/// Partitions beyond this number are not asked for their ends; they show once they have been read to them.
-const ENDS_MAX: usize = 64;
 
 /// Reads what a message holds, into `headers` too if they are wanted.
 fn raw<'a>(message: &'a BorrowedMessage<'_>, headers: Option<&'a mut Vec<u8>>) -> RawRecord<'a> {
@@ -54,7 +52,7 @@ fn is_out_of_range(error: &KafkaError) -> bool {
 /// Follows all partitions.
 pub(super) struct Tailing {
     cluster: Arc<Cluster>,
-    consumer: BaseConsumer,
+    consumer: BaseConsumer<Watch>,
     /// Per partition: the next offset.
     next: BTreeMap<i32, u64>,
     ends: Vec<(u32, u64)>,
@@ -66,7 +64,7 @@ pub(super) struct Tailing {
 impl Tailing {
     pub(super) fn new(cluster: &Arc<Cluster>, headers: bool) -> Result<Self, FetchError> {
         Ok(Self {
-            consumer: cluster.consumer()?,
+            consumer: cluster.follower()?,
             cluster: Arc::clone(cluster),
             next: BTreeMap::new(),
             ends: Vec::new(),
@@ -85,26 +83,16 @@ impl Tailing {
             let place = format!("partition {partition} of topic \"{}\"", self.cluster.topic());
             if next < low {
                 return FetchError::Lost(format!(
-                    "offsets {next} to {} of {place} were removed by retention before they were read; \
-                     create the source and its views anew",
+                    "offsets {next} to {} of {place} were removed by retention before they were read",
                     low - 1
                 ));
             }
             if next > high {
                 return FetchError::Lost(format!(
-                    "{place} ends at offset {high}, but was read up to {next}: it has been created anew; \
-                     create the source and its views anew"
+                    "{place} ends at offset {high}, but was read up to {next}: it has been created anew"
                 ));
             }
         }
-        self.cluster.waiting(error)
-    }
-
-    fn failed(&mut self, error: &KafkaError) -> FetchError {
-        if is_out_of_range(error) {
-            return self.lost(error);
-        }
-        self.down = Some(text(error));
         self.cluster.waiting(error)
     }
 
@@ -129,10 +117,6 @@ impl Follower for Tailing {
             .cluster
             .partitions(&self.consumer, LIST_WAIT)
             .map_err(|e| self.cluster.waiting(&e))?;
-        for &partition in self.next.keys().take(ENDS_MAX) {
-            let (_, end) = self.cluster.bounds(&self.consumer, partition)?;
-            self.ends.push((partition as u32, end));
-        }
         self.down = None;
         Ok(Cluster::splits(count))
     }
@@ -163,7 +147,12 @@ impl Follower for Tailing {
                     }
                     continue;
                 }
-                Some(Err(error)) => return Err(self.failed(&error)),
+                Some(Err(error)) if is_out_of_range(&error) => return Err(self.lost(&error)),
+                Some(Err(error)) => {
+                    // One of many that an outage leaves behind: what counts is whether the brokers answer now.
+                    self.down = Some(text(&error));
+                    continue;
+                }
             };
             any = true;
             wait = Duration::ZERO;
@@ -182,6 +171,8 @@ impl Follower for Tailing {
     }
 
     fn ends(&mut self) -> Vec<(u32, u64)> {
+        let watched = std::mem::take(&mut *self.consumer.context().ends.lock());
+        self.ends.extend(watched.into_iter().map(|(p, end)| (p as u32, end)));
         std::mem::take(&mut self.ends)
     }
 }
@@ -198,7 +189,7 @@ pub(super) struct Rereading {
 impl Rereading {
     pub(super) fn new(cluster: &Arc<Cluster>, headers: bool) -> Result<Self, FetchError> {
         Ok(Self {
-            consumer: cluster.consumer()?,
+            consumer: cluster.reader()?,
             cluster: Arc::clone(cluster),
             at: None,
             headers: headers.then(Vec::new),
