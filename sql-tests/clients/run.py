@@ -105,14 +105,25 @@ def transactions(server):
         equal(one.execute("SELECT v FROM total").fetchone(), (200,), "a view has the session's write")
         one.rollback()
         one.execute("UPDATE acct SET v = v - 10 WHERE id = 1")
-        two.execute("UPDATE acct SET v = v + 10 WHERE id = 1")
+        two.execute("SET lock_timeout = '50ms'")
         two.commit()
         try:
-            one.commit()
-            raise AssertionError("a conflict was committed")
+            two.execute("UPDATE acct SET v = v + 10 WHERE id = 1")
+            raise AssertionError("a row was changed that another block has changed")
+        except psycopg.errors.LockNotAvailable:
+            two.rollback()
+        one.commit()
+        two.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        two.execute("SELECT v FROM acct")
+        one.execute("UPDATE acct SET v = v + 20 WHERE id = 1")
+        one.commit()
+        try:
+            two.execute("UPDATE acct SET v = v + 10 WHERE id = 1")
+            raise AssertionError("a conflict was not noticed")
         except psycopg.errors.SerializationFailure:
-            one.rollback()
-        equal(one.execute("SELECT v FROM acct WHERE id = 1").fetchone(), (110,), "the first to commit wins")
+            two.rollback()
+        two.isolation_level = None
+        equal(one.execute("SELECT v FROM acct WHERE id = 1").fetchone(), (110,), "the first to write wins")
         one.rollback()
         with one.cursor() as cur:
             with cur.copy("COPY acct (id, v) FROM STDIN") as copy:
@@ -191,10 +202,75 @@ def backslash(server):
     assert "(1 row)" in psql(server, "SELECT 1 AS one")
 
 
+def writes(server):
+    """What drivers do around writes: RETURNING, batches, savepoints, named cursors, COPY both ways."""
+    with psycopg.connect(server.conninfo(), autocommit=True) as c:
+        c.execute("CREATE TABLE w (id int PRIMARY KEY, v text, n numeric, at timestamptz)")
+        with c.cursor() as cursor:
+            cursor.executemany("INSERT INTO w (id, v) VALUES (%s, %s) RETURNING id", [(i, f"v{i}") for i in range(50)], returning=True)
+            ids = []
+            while True:
+                ids.append(cursor.fetchone()[0])
+                if not cursor.nextset():
+                    break
+            assert ids == list(range(50)), ids
+            assert cursor.execute("UPDATE w SET n = id * 1.5 WHERE id < %s", (10,)).rowcount == 10
+            row = cursor.execute("DELETE FROM w WHERE id = %s RETURNING id, v, n", (49,)).fetchone()
+            assert row == (49, "v49", None), row
+            row = cursor.execute("INSERT INTO w (id, v) VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET v = excluded.v || w.v RETURNING v",
+                                 (1, "x")).fetchone()
+            assert row == ("xv1",), row
+            row = cursor.execute("WITH gone AS (DELETE FROM w WHERE id >= %s RETURNING id) SELECT count(*) FROM gone", (40,)).fetchone()
+            assert row == (9,), row
+    with psycopg.connect(server.conninfo()) as c:
+        with c.transaction():
+            c.execute("INSERT INTO w (id) VALUES (100)")
+            try:
+                with c.transaction():
+                    c.execute("INSERT INTO w (id) VALUES (101)")
+                    c.execute("INSERT INTO w (id) VALUES (100)")
+            except psycopg.errors.UniqueViolation:
+                pass
+            c.execute("INSERT INTO w (id) VALUES (102)")
+        assert [r[0] for r in c.execute("SELECT id FROM w WHERE id >= 100 ORDER BY id")] == [100, 102]
+        with c.cursor("named") as cursor:
+            cursor.itersize = 7
+            cursor.execute("SELECT id, v FROM w ORDER BY id")
+            assert len(list(cursor)) == 42
+        with c.cursor("scrolls", scrollable=True) as cursor:
+            cursor.execute("SELECT id FROM w ORDER BY id")
+            cursor.scroll(3)
+            assert cursor.fetchone() == (3,)
+            cursor.scroll(0, mode="absolute")
+            assert [r[0] for r in cursor.fetchmany(3)] == [0, 1, 2]
+        c.commit()
+        c.execute("CREATE TABLE w2 (id int, v text, n numeric, at timestamptz, ok boolean, f float8, b bytea, d date)")
+        rows = [(i, f"t\t{i}", decimal.Decimal(i) / 4, datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc), i % 2 == 0,
+                 i / 3, bytes([i]), datetime.date(2024, 2, 29)) for i in range(20)] + [(None,) * 8]
+        for form in ("text", "csv", "binary"):
+            c.execute("TRUNCATE w2")
+            with c.cursor() as cursor:
+                if form == "csv":
+                    with cursor.copy("COPY w2 (id, v) FROM STDIN (FORMAT csv, HEADER)") as copy:
+                        copy.write("id,v\n" + "".join(f'{i},"t\t{i}"\n' for i in range(20)))
+                    assert c.execute("SELECT count(*), sum(id) FROM w2").fetchone() == (20, 190)
+                    continue
+                with cursor.copy(f"COPY w2 FROM STDIN (FORMAT {form})") as copy:
+                    if form == "binary":
+                        copy.set_types(["int4", "text", "numeric", "timestamptz", "bool", "float8", "bytea", "date"])
+                    for row in rows:
+                        copy.write_row(row)
+                with cursor.copy(f"COPY (SELECT * FROM w2 ORDER BY id) TO STDOUT (FORMAT {form})") as copy:
+                    copy.set_types(["int4", "text", "numeric", "timestamptz", "bool", "float8", "bytea", "date"])
+                    back = list(copy.rows())
+                assert [tuple(r) for r in back] == rows, back[:3]
+        c.commit()
+
+
 def main():
     server = Server()
     try:
-        for part in (types, transactions, cancel, backslash):
+        for part in (types, transactions, cancel, writes, backslash):
             start = time.time()
             part(server)
             print(f"client test {part.__name__}: ok ({time.time() - start:.1f} s)")

@@ -50,7 +50,7 @@ update t set b = 'z' || y from k where t.id = x and y = 'b' returning id, b, y
 update k set y = t.b from t where t.id = k.x and t.id = 2 returning *
 update k set y = y || u.v from (values (1,'p'),(1,'p')) u(w,v) where k.x = u.w returning k.*, u.v
 update t set a = s.n from (select x, count(*) as n from k group by x) s where s.x = t.id
-update t set a = u.id from t u where u.id = t.id + 1 returning t.id, t.a
+update t set a = u.id from t u where u.id = t.id + 1 and t.id = 1 returning t.id, t.a
 update t set a = k.x from k left join t t2 on t2.id = k.x where t.id = k.x and k.x = 2
 delete from k using t where t.id = k.x and t.id = 2 returning k.*, t.id
 delete from k using t t1, t t2 where t1.id = k.x and t2.id = t1.id

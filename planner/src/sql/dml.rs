@@ -497,7 +497,7 @@ pub(super) fn assigned_columns(
 ) -> Result<Vec<Option<Option<ast::Expr>>>> {
     let mut assigned: Vec<Option<Option<ast::Expr>>> = vec![None; table.schema.fields().len()];
     for a in assignments {
-        for (column, value) in assignment(a)? {
+        for (column, value) in assignment(a, object)? {
             let c = column_index(object, table, &column)?;
             let slot = assigned
                 .get_mut(c)
@@ -679,7 +679,7 @@ pub(super) fn simple_table(t: &TableFactor) -> Result<(&ObjectName, Option<Ident
 }
 
 /// The columns and values of one SET item.
-fn assignment(a: &ast::Assignment) -> Result<Vec<(String, ast::Expr)>> {
+fn assignment(a: &ast::Assignment, object: &CatalogObject) -> Result<Vec<(String, ast::Expr)>> {
     match &a.target {
         AssignmentTarget::ColumnName(n) => {
             let last = n.0.last().and_then(|p| p.as_ident()).map(fold);
@@ -687,8 +687,9 @@ fn assignment(a: &ast::Assignment) -> Result<Vec<(String, ast::Expr)>> {
                 return Err(PlanError::new(
                     "42703",
                     format!(
-                        "column \"{}\" of relation does not exist",
-                        n.0.first().map_or_else(String::new, ToString::to_string)
+                        "column \"{}\" of relation \"{}\" does not exist",
+                        n.0.first().map_or_else(String::new, ToString::to_string),
+                        object.name
                     ),
                 )
                 .hint("SET target columns cannot be qualified with the relation name."));

@@ -212,6 +212,10 @@ impl Binder {
         }
         match self.bind(parsed, params).map_err(shift)? {
             Statement::Query(query) => Ok(Statement::ExplainQuery { query, analyze }),
+            Statement::SelectLocking(locking) if !analyze => Ok(Statement::ExplainQuery {
+                query: locking.query,
+                analyze,
+            }),
             Statement::Dml(dml) if !analyze => Ok(Statement::ExplainQuery {
                 query: dml.query,
                 analyze,

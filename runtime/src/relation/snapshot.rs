@@ -240,15 +240,25 @@ impl RelationSnapshot {
         let delta = consolidate_runs(&inner.order, &changed)?;
         let rows = inner.order.encode(&delta.batch)?;
         let earlier: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq <= since).cloned().collect();
-        let earlier = if earlier.is_empty() {
+        // A few changed rows are looked up in each earlier run; many are met with the sum of those runs.
+        let earlier_n: usize = earlier.iter().map(|r| r.delta.num_rows()).sum();
+        let looked_up = rows.num_rows().saturating_mul(earlier.len()) <= earlier_n;
+        let earlier_sum = if looked_up || earlier.is_empty() {
             None
         } else {
-            Some(consolidate_runs(&inner.order, &earlier)?)
+            let sum = consolidate_runs(&inner.order, &earlier)?;
+            let encoded = inner.order.encode(&sum.batch)?;
+            Some((sum, encoded))
         };
-        let earlier_rows = earlier.as_ref().map(|d| inner.order.encode(&d.batch)).transpose()?;
         for (i, row) in rows.iter().enumerate() {
             let mut count = inner.base.count(&inner.order, row.data())? + delta.diff(i);
-            if let (Some(d), Some(rows)) = (&earlier, &earlier_rows) {
+            if looked_up {
+                for run in &earlier {
+                    let (start, n) = run.find(&inner.order, row.data())?;
+                    count += (start..start + n).map(|i| run.delta.diff(i)).sum::<i64>();
+                }
+            }
+            if let Some((d, rows)) = &earlier_sum {
                 let at = super::base::partition(rows, 0, rows.num_rows(), row.data());
                 if at < rows.num_rows() && rows.row(at) == row {
                     count += d.diff(at);

@@ -17,6 +17,8 @@ pub struct Unloader {
     style: TextStyle,
     /// A value's text, before it is escaped.
     value: BytesMut,
+    /// The binary header has still to go out: PostgreSQL sends it in the first row's message, and drivers count on that.
+    header_due: bool,
 }
 
 impl Unloader {
@@ -26,6 +28,7 @@ impl Unloader {
             format,
             style,
             value: BytesMut::new(),
+            header_due: false,
         }
     }
 
@@ -37,7 +40,7 @@ impl Unloader {
     /// What comes before the rows.
     pub fn begin(&mut self, names: &[&str], out: &mut BytesMut) {
         if self.binary() {
-            message(out, |out| out.put_slice(BINARY_HEADER));
+            self.header_due = true;
             return;
         }
         if self.format.header == CopyHeader::No {
@@ -63,8 +66,12 @@ impl Unloader {
     pub fn row(&mut self, batch: &BatchEncoder, row: usize, out: &mut BytesMut) {
         let (format, style, value) = (&self.format, &self.style, &mut self.value);
         let n = batch.columns();
+        let header = std::mem::take(&mut self.header_due);
         message(out, |out| {
             if format.kind == CopyKind::Binary {
+                if header {
+                    out.put_slice(BINARY_HEADER);
+                }
                 batch.put_copy_binary(out, row);
                 return;
             }
@@ -87,9 +94,15 @@ impl Unloader {
     }
 
     /// What comes after the rows.
-    pub fn end(&self, out: &mut BytesMut) {
+    pub fn end(&mut self, out: &mut BytesMut) {
         if self.binary() {
-            message(out, |out| out.put_i16(-1));
+            let header = std::mem::take(&mut self.header_due);
+            message(out, |out| {
+                if header {
+                    out.put_slice(BINARY_HEADER);
+                }
+                out.put_i16(-1);
+            });
         }
     }
 }

@@ -37,6 +37,8 @@ enum CursorRows {
         rows: Rows,
         /// What is left of the batch taken last.
         rest: VecDeque<RecordBatch>,
+        /// The row fetched last.
+        last: Option<RecordBatch>,
     },
     /// All of them; `at` is the number of rows before and under the position (0: before the first).
     All { rows: RecordBatch, at: usize },
@@ -93,6 +95,7 @@ impl Session {
             rows: CursorRows::Stream {
                 rows,
                 rest: VecDeque::new(),
+                last: None,
             },
         };
         if scroll {
@@ -108,7 +111,7 @@ impl Session {
 
     /// What is left of a cursor's rows comes into memory.
     async fn read_all(&mut self, cursor: &mut Cursor) -> Result<()> {
-        let CursorRows::Stream { rows, rest } = &mut cursor.rows else {
+        let CursorRows::Stream { rows, rest, .. } = &mut cursor.rows else {
             return Ok(());
         };
         let max = self.server.write_bytes_max;
@@ -166,8 +169,9 @@ impl Session {
         let max = self.server.write_bytes_max;
         match &mut cursor.rows {
             CursorRows::All { rows, at } => Ok(vec![scroll(rows, at, to)?]),
-            CursorRows::Stream { rows, rest } => {
+            CursorRows::Stream { rows, rest, last } => {
                 let (skip, n) = match to {
+                    FetchTo::Forward(0) | FetchTo::Relative(0) => return Ok(last.iter().cloned().collect()),
                     FetchTo::All => (0, usize::MAX),
                     FetchTo::Forward(n) if n > 0 => (0, usize::try_from(n).unwrap_or(usize::MAX)),
                     FetchTo::Relative(n) if n > 0 => (usize::try_from(n - 1).unwrap_or(usize::MAX), 1),
@@ -177,7 +181,14 @@ impl Session {
                     }
                 };
                 let work = forward(rows, rest, skip, n, max);
-                self.guarded(work).await
+                let taken = self.guarded(work).await?;
+                let count: usize = taken.iter().map(RecordBatch::num_rows).sum();
+                // After the last row there is no current one.
+                *last = match taken.last() {
+                    Some(batch) if count == n => Some(batch.slice(batch.num_rows() - 1, 1)),
+                    _ => None,
+                };
+                Ok(taken)
             }
         }
     }

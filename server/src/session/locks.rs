@@ -250,12 +250,15 @@ impl Session {
             let result = self.advisory_call(&call).await?;
             results.push((call, result));
         }
+        // Equal calls are calls of their own: each takes the first result that is left.
+        let results = std::cell::RefCell::new(results);
         let replaced = plan.transform_up_with_subqueries(|node| {
             let node = node.map_expressions(|e| {
                 e.transform_up(|e| {
-                    let known = results.iter().find(|(call, _)| call == &e);
+                    let mut results = results.borrow_mut();
+                    let known = results.iter().position(|(call, _)| call == &e);
                     Ok(match known {
-                        Some((_, v)) => Transformed::yes(Expr::Literal(v.clone(), None)),
+                        Some(i) => Transformed::yes(Expr::Literal(results.remove(i).1, None)),
                         None => Transformed::no(e),
                     })
                 })

@@ -447,6 +447,7 @@ impl Session {
         let Some(block) = self.txn.block_mut() else {
             return Err(SqlError::internal("changes outside a block"));
         };
+        block.begun = true;
         block.bytes += deltas.iter().map(Delta::bytes).sum::<usize>();
         if block.bytes > max {
             return Err(too_big(max));
