@@ -14,7 +14,7 @@ build: setup ## the levee binary, in the one profile that everything uses
 	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
-.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full bless
+.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full test-files test-s3 bless
 
 # In the order in which they fail fastest; `.ci/run` runs the same list.
 TEST_PARTS := setup test-fmt test-lint test-rust test-client test-isolation test-sinks test-docs
@@ -72,6 +72,12 @@ test-sinks: test-binary ## sinks to files, PostgreSQL and Kafka, exactly once un
 test-sinks-full: setup test-binary ## the same with 20 kills, Kafka among the targets
 	$(ENV) tools/kafka.sh fetch
 	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/sinks/run.py --kills 20 --targets file,postgres,kafka $(FLAGS)
+
+test-files: setup test-binary ## file sources through 40 kills
+	$(ENV) LEVEE_KILLS=40 cargo test --workspace --test system -- --nocapture files
+
+test-s3: setup test-binary ## file sources in a bucket of a local object store
+	tools/test-s3.sh
 
 bless: setup ## writes PostgreSQL's answers into the case files
 	$(ENV) LEVEE_BLESS=1 cargo test --workspace --test system -- --nocapture cases::against_postgres

@@ -13,6 +13,7 @@ mod system {
     mod blast;
     mod cases;
     mod crash;
+    mod files;
     mod jobs;
     mod layers;
     mod power;

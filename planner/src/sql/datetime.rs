@@ -97,7 +97,67 @@ pub fn parse_timestamptz(s: &str) -> Result<i64, Failure> {
         .ok_or(Failure::Range)
 }
 
+/// The common case of [`parse`]: `2024-01-02[ T]03:04:05[.678901][Z|+01[:00]]` with every field in its range.
+fn parse_iso(s: &str) -> Option<DateTime> {
+    let b = s.as_bytes();
+    let two = |at: usize| -> Option<i64> {
+        let (high, low) = (b.get(at)?.wrapping_sub(b'0'), b.get(at + 1)?.wrapping_sub(b'0'));
+        (high < 10 && low < 10).then(|| i64::from(high * 10 + low))
+    };
+    let mark = |at: usize, c: u8| (b.get(at) == Some(&c)).then_some(());
+    let year = two(0)? * 100 + two(2)?;
+    mark(4, b'-')?;
+    let month = two(5)?;
+    mark(7, b'-')?;
+    let day = two(8)?;
+    if !matches!(b.get(10), Some(b' ' | b'T')) {
+        return None;
+    }
+    let hour = two(11)?;
+    mark(13, b':')?;
+    let minute = two(14)?;
+    mark(16, b':')?;
+    let second = two(17)?;
+    let fields = year > 0 && (1..=12).contains(&month) && hour < 24 && minute < 60 && second < 60;
+    if !fields || day < 1 || day > days_in(year, month) {
+        return None;
+    }
+    let (mut at, mut micros, mut unit) = (19, 0, 100_000);
+    if b.get(at) == Some(&b'.') {
+        at += 1;
+        while let Some(digit @ b'0'..=b'9') = b.get(at)
+            && unit > 0
+        {
+            micros += i64::from(digit - b'0') * unit;
+            unit /= 10;
+            at += 1;
+        }
+    }
+    let offset = match &b[at..] {
+        [] => None,
+        [b'Z'] => Some(0),
+        [sign @ (b'+' | b'-'), rest @ ..] if rest.len() == 2 || (rest.len() == 5 && rest[2] == b':') => {
+            let hours = two(at + 1)?;
+            let minutes = if rest.len() == 5 { two(at + 4)? } else { 0 };
+            let seconds = hours * 3600 + minutes * 60;
+            if seconds > 16 * 3600 {
+                return None;
+            }
+            Some(if *sign == b'-' { -seconds } else { seconds })
+        }
+        _ => return None,
+    };
+    Some(DateTime {
+        days: days_of(year, month, day),
+        time: Some(((hour * 60 + minute) * 60 + second) * 1_000_000 + micros),
+        offset,
+    })
+}
+
 fn parse(s: &str) -> Result<DateTime, Failure> {
+    if let Some(common) = parse_iso(s) {
+        return Ok(common);
+    }
     let t = s.trim();
     if t.eq_ignore_ascii_case("epoch") {
         return Ok(DateTime {
@@ -480,4 +540,41 @@ pub fn add_interval(us: i64, v: IntervalMonthDayNano) -> Option<i64> {
         .checked_mul(DAY_US)?
         .checked_add(time)?
         .checked_add(v.nanoseconds / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the short way reads, the general way reads alike: a space before the text leads there.
+    #[test]
+    fn the_common_form_is_read_as_the_general_one() {
+        let times = [
+            "2024-02-29 00:00:00",
+            "2024-02-29T23:59:59.9",
+            "0001-01-01 01:02:03.000001",
+            "1969-12-31T23:59:59.999999Z",
+            "2024-06-01 12:00:00+05:30",
+            "2024-06-01T12:00:00.25-08",
+            "9999-12-31 23:59:59.123456+15:59",
+        ];
+        for text in times {
+            assert!(parse_iso(text).is_some(), "{text}");
+            let general = format!(" {text}");
+            assert!(parse_iso(&general).is_none());
+            assert_eq!(parse_timestamp(text), parse_timestamp(&general), "{text}");
+            assert_eq!(parse_timestamptz(text), parse_timestamptz(&general), "{text}");
+        }
+        for text in [
+            "2023-02-29 00:00:00",
+            "2024-13-01 00:00:00",
+            "2024-01-01 24:00:00",
+            "2024-01-01 00:00:60",
+            "2024-01-01 00:00:00.1234567",
+            "2024-01-01 00:00:00+17",
+            "0000-01-01 00:00:00",
+        ] {
+            assert!(parse_iso(text).is_none(), "{text}");
+        }
+    }
 }

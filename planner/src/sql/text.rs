@@ -3,6 +3,7 @@
 //! Parsers return the kind of failure; [`Failure::error`] words it as PostgreSQL does.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, IntervalMonthDayNano, i256};
 
@@ -78,23 +79,24 @@ pub fn parse_int(s: &str, min: i64, max: i64) -> Parse<i64> {
 /// double precision.
 pub fn parse_float8(s: &str) -> Parse<f64> {
     let t = s.trim();
-    match t.to_ascii_lowercase().as_str() {
-        "nan" => return Ok(f64::NAN),
-        "infinity" | "+infinity" | "inf" | "+inf" => return Ok(f64::INFINITY),
-        "-infinity" | "-inf" => return Ok(f64::NEG_INFINITY),
-        _ => {}
+    let in_digits = |b: u8| matches!(b, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E');
+    if !t.bytes().all(in_digits) {
+        match t.to_ascii_lowercase().as_str() {
+            "nan" => return Ok(f64::NAN),
+            "infinity" | "+infinity" | "inf" | "+inf" => return Ok(f64::INFINITY),
+            "-infinity" | "-inf" => return Ok(f64::NEG_INFINITY),
+            _ => {}
+        }
     }
     if !t.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
         return Err(Failure::Syntax);
     }
     let value: f64 = t.parse().map_err(|_| Failure::Syntax)?;
-    let nonzero = t
-        .split(['e', 'E'])
-        .next()
-        .unwrap_or("")
-        .bytes()
-        .any(|b| (b'1'..=b'9').contains(&b));
-    if value.is_infinite() || (value == 0.0 && nonzero) {
+    let nonzero = || {
+        let mantissa = t.split(['e', 'E']).next().unwrap_or("");
+        mantissa.bytes().any(|b| (b'1'..=b'9').contains(&b))
+    };
+    if value.is_infinite() || (value == 0.0 && nonzero()) {
         return Err(Failure::Range);
     }
     Ok(value)
@@ -114,6 +116,9 @@ pub fn parse_float4(s: &str) -> Parse<f32> {
 
 /// A numeric as an unscaled integer at `scale`, rounded half away from zero unless `exact`, with at most `precision` digits.
 pub fn parse_numeric(s: &str, precision: u8, scale: i8, exact: bool) -> Parse<i256> {
+    if let Some(short) = short_numeric(s, precision, scale) {
+        return Ok(short);
+    }
     let t = s.trim();
     let (negative, t) = match t.as_bytes().first() {
         Some(b'-') => (true, &t[1..]),
@@ -166,13 +171,42 @@ pub fn parse_numeric(s: &str, precision: u8, scale: i8, exact: bool) -> Parse<i2
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
+/// The common case of [`parse_numeric`]: at most 18 digits, none to be rounded off, and nothing around them.
+fn short_numeric(s: &str, precision: u8, scale: i8) -> Option<i256> {
+    let (negative, digits) = match s.as_bytes() {
+        [b'-', rest @ ..] => (true, rest),
+        all => (false, all),
+    };
+    let scale = u8::try_from(scale).ok()?;
+    let mut value = 0_i64;
+    let (mut n, mut fraction) = (0_u8, None);
+    for b in digits {
+        match (b, fraction) {
+            (b'0'..=b'9', _) if n < 18 => {
+                value = value * 10 + i64::from(b - b'0');
+                n += 1;
+            }
+            (b'.', None) => fraction = Some(n),
+            _ => return None,
+        }
+    }
+    let after = fraction.map_or(0, |before| n - before);
+    if n == 0 || after > scale {
+        return None;
+    }
+    let unscaled = i256::from_i128(value.into()).checked_mul(pow10(scale - after))?;
+    let signed = if negative { unscaled.wrapping_neg() } else { unscaled };
+    (unscaled < pow10(precision)).then_some(signed)
+}
+
 /// 10^n as a 256-bit integer; n ≤ 76.
 pub fn pow10(n: u8) -> i256 {
-    let mut v = i256::ONE;
-    for _ in 0..n {
-        v = v.wrapping_mul(i256::from_i128(10));
-    }
-    v
+    static POWERS: LazyLock<Vec<i256>> = LazyLock::new(|| {
+        let times_ten = |v: &i256| v.checked_mul(i256::from_i128(10));
+        std::iter::successors(Some(i256::ONE), times_ten).collect()
+    });
+    // There are 77 powers that fit; larger ones would have no meaning here.
+    POWERS.get(usize::from(n)).copied().unwrap_or(i256::MAX)
 }
 
 /// How many digits after the point PostgreSQL shows for a numeric of this type.
@@ -372,4 +406,41 @@ pub fn clock(micros: u64) -> String {
         out.push_str(digits.trim_end_matches('0'));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the short way reads, the general way reads alike: a plus sign before the text leads there.
+    #[test]
+    fn short_numerics_are_read_as_long_ones() {
+        for text in [
+            "0",
+            "7",
+            "123.45",
+            ".5",
+            "5.",
+            "999999999999999999",
+            "0.000",
+            "00012.30",
+            "12345678901234567.8",
+        ] {
+            for (precision, scale) in [(38, 2), (5, 2), (76, 38), (18, 0), (74, 74)] {
+                let long = format!("+{text}");
+                assert_eq!(short_numeric(&long, precision, scale), None);
+                let expected = parse_numeric(&long, precision, scale, false);
+                assert_eq!(
+                    parse_numeric(text, precision, scale, false),
+                    expected,
+                    "{text} ({precision}, {scale})"
+                );
+                let negative = parse_numeric(&format!("-{text}"), precision, scale, false);
+                assert_eq!(negative, expected.map(i256::wrapping_neg), "-{text}");
+            }
+        }
+        for text in ["", "-", ".", "1.2.3", "1e3", " 1", "1234567890123456789"] {
+            assert_eq!(short_numeric(text, 38, 2), None, "{text}");
+        }
+    }
 }
