@@ -7,7 +7,9 @@
 //! | `order` | order in which files are taken that are found together: `mtime` (then path) or `path` | `mtime` |
 //! | `refresh.interval.sec` | seconds between looks for new files | 1 |
 //! | `compression_format` | `none`, `gzip`, or `auto`: gzip where the name ends in `.gz` | `auto` |
-//! | `s3.region_name`, `s3.endpoint_url`, `s3.credentials.access`, `s3.credentials.secret` | of the bucket | from the environment |
+//! | `s3.region`, `s3.endpoint`, `s3.access_key`, `s3.secret_key` | of the bucket | from the environment |
+//!
+//! The bucket's options have the names `s3.region_name`, `s3.endpoint_url`, `s3.credentials.access` and `s3.credentials.secret` too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,10 +23,17 @@ const KNOWN: [&str; 9] = [
     "order",
     "refresh.interval.sec",
     "compression_format",
-    "s3.region_name",
-    "s3.endpoint_url",
-    "s3.credentials.access",
-    "s3.credentials.secret",
+    "s3.region",
+    "s3.endpoint",
+    "s3.access_key",
+    "s3.secret_key",
+];
+/// Other names of some options.
+const ALIASES: [(&str, &str); 4] = [
+    ("s3.region_name", "s3.region"),
+    ("s3.endpoint_url", "s3.endpoint"),
+    ("s3.credentials.access", "s3.access_key"),
+    ("s3.credentials.secret", "s3.secret_key"),
 ];
 
 /// Where files lie.
@@ -104,7 +113,18 @@ impl FileOptions {
     /// # Errors
     /// 22023 for an unknown, missing or malformed option.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self> {
-        let reader = Reader::new("connector \"file\"", options);
+        let mut named = options.clone();
+        for (alias, name) in ALIASES {
+            if let Some(value) = named.remove(alias)
+                && named.insert(name.to_owned(), value).is_some()
+            {
+                return Err(
+                    PlanError::new("22023", format!("options \"{alias}\" and \"{name}\" are the same"))
+                        .hint("Give one of them."),
+                );
+            }
+        }
+        let reader = Reader::new("connector \"file\"", &named);
         reader.only(&KNOWN, |k| KNOWN.contains(&k))?;
         let path = reader.required(
             "path",
@@ -117,15 +137,15 @@ impl FileOptions {
             )
         })?;
         let s3 = S3Options {
-            region: reader.text("s3.region_name").map(str::to_owned),
-            endpoint: reader.text("s3.endpoint_url").map(str::to_owned),
-            access_key: reader.text("s3.credentials.access").map(str::to_owned),
-            secret_key: reader.text("s3.credentials.secret").map(str::to_owned),
+            region: reader.text("s3.region").map(str::to_owned),
+            endpoint: reader.text("s3.endpoint").map(str::to_owned),
+            access_key: reader.text("s3.access_key").map(str::to_owned),
+            secret_key: reader.text("s3.secret_key").map(str::to_owned),
         };
         if s3.access_key.is_some() != s3.secret_key.is_some() {
             return Err(PlanError::new(
                 "22023",
-                "options \"s3.credentials.access\" and \"s3.credentials.secret\" go together",
+                "options \"s3.access_key\" and \"s3.secret_key\" go together",
             ));
         }
         if s3 != S3Options::default() && matches!(location, Location::Local { .. }) {

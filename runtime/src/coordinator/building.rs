@@ -114,6 +114,7 @@ impl Control {
             let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
             region.begin_at(start);
             region.backfill = Some(backfill);
+            self.await_present(id);
             return Ok(());
         }
         let Some(backfill) = self.regions.get_mut(&id).and_then(|r| r.backfill.as_mut()) else {

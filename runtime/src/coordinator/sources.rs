@@ -17,7 +17,7 @@ use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
 use super::control::{Control, Event, error_text};
-use super::region::RegionCtl;
+use super::region::{RegionCtl, RegionKind};
 use super::sequencer::{Request, SourceCut};
 use crate::Result;
 use crate::sources::{self, CutRequest, DriverContext, SourceDriver, SplitInfo, SplitRange};
@@ -305,6 +305,27 @@ impl Control {
         }
         // Most of the time what replaced them has been cut already.
         self.settle_replacements();
+    }
+
+    /// A new view over sources that know where they end now is complete when it has read so far.
+    pub(super) fn await_present(&mut self, id: ObjectId) {
+        let inputs = match self.regions.get(&id) {
+            Some(region) if region.kind == RegionKind::View => region.inputs.clone(),
+            _ => return,
+        };
+        let mut awaits = Vec::new();
+        for input in inputs {
+            let Some(source) = self.source_of(id, input) else {
+                continue;
+            };
+            let splits = (0u32..).zip(&source.state.splits).zip(source.driver.present_ends());
+            let open = splits.filter_map(|((n, split), end)| Some((input, n, end.filter(|e| *e > split.next)?)));
+            awaits.extend(open);
+        }
+        if let Some(region) = self.regions.get_mut(&id).filter(|_| !awaits.is_empty()) {
+            region.meta.awaits.extend(awaits);
+            self.awaiting.insert(id);
+        }
     }
 
     /// Whether what compaction took from a region's backfill has been replaced by the epochs cut so far; they then become part of what

@@ -277,6 +277,12 @@ pub trait SourceDriver: Send + Sync {
         })
     }
 
+    /// One past the last record that is there now, by split, where that is known and is certain to be cut: a new view is complete when it has
+    /// read so far. An endless source leaves it out.
+    fn present_ends(&self) -> Vec<Option<u64>> {
+        Vec::new()
+    }
+
     /// How it is doing.
     fn status(&self) -> SourceStatus {
         SourceStatus::default()

@@ -630,10 +630,19 @@ fn pg_constraint(context: &SystemContext) -> Made {
     )
 }
 
+/// Options as `pg_foreign_table` shows them; what lets somebody in elsewhere is not shown.
 fn options_text(options: &std::collections::BTreeMap<String, String>) -> String {
+    let is_secret = |k: &str| {
+        ["secret", "password", "credential", "ssl.key"]
+            .iter()
+            .any(|s| k.contains(s))
+    };
     options
         .iter()
-        .map(|(k, v)| format!("{k} '{}'", v.replace('\'', "''")))
+        .map(|(k, v)| match is_secret(k) {
+            true => format!("{k} '***'"),
+            false => format!("{k} '{}'", v.replace('\'', "''")),
+        })
         .collect::<Vec<_>>()
         .join(", ")
 }

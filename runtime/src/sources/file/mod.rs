@@ -56,6 +56,8 @@ use crate::{Result, RuntimeError};
 
 /// Files of which the driver keeps something open.
 const OPEN_FILES_MAX: usize = 32;
+/// Parquet files whose footers are read, and so whose columns are checked, when the source is created.
+const FOOTERS_MAX: usize = 64;
 
 /// Makes the driver.
 ///
@@ -79,7 +81,12 @@ pub fn discover(def: &SourceDef) -> Result<Vec<SplitInfo>> {
     } else {
         Decoder::new(def)?;
     }
-    let listed = shared.store.list().map_err(store::Trouble::into_error)?;
+    let mut listed = shared.store.list().map_err(store::Trouble::into_error)?;
+    if matches!(shared.form, Form::Parquet) {
+        for file in listed.iter_mut().take(FOOTERS_MAX) {
+            file.rows = Some(shared.rows_of(file).map_err(store::Trouble::into_error)?);
+        }
+    }
     listed.iter().map(split_info).collect()
 }
 
@@ -87,13 +94,14 @@ fn split_info(file: &Listed) -> Result<SplitInfo> {
     Ok(SplitInfo {
         name: file.name.clone(),
         start: 0,
-        meta: postcard::to_stdvec(&file.identity)
+        meta: postcard::to_stdvec(&(&file.identity, file.rows))
             .map_err(|e| RuntimeError::internal(format!("a file's identity: {e}")))?,
     })
 }
 
 fn listed(info: &SplitInfo) -> Result<Listed> {
-    let identity: Identity = postcard::from_bytes(&info.meta).map_err(|e| {
+    let meta: Result<(Identity, Option<u64>), _> = postcard::from_bytes(&info.meta);
+    let (identity, rows) = meta.map_err(|e| {
         RuntimeError::internal(format!(
             "what the log says of file \"{}\" cannot be read: {e}",
             info.name
@@ -102,6 +110,7 @@ fn listed(info: &SplitInfo) -> Result<Listed> {
     Ok(Listed {
         name: info.name.clone(),
         identity,
+        rows,
     })
 }
 
@@ -223,6 +232,14 @@ impl Shared {
         Ok(parquet)
     }
 
+    /// Rows of a Parquet file that is no split yet.
+    fn rows_of(&self, file: &Listed) -> Reading<u64> {
+        let memory = self.context.governor.holder(crate::memory::Share::Sources);
+        let blocks = Arc::new(Blocks::new(self.context.buffer_bytes, memory));
+        let content = self.store.open(0, file, &blocks)?;
+        Ok(ParquetFile::open(content, file, &self.def)?.rows())
+    }
+
     fn split(&self, split: u32) -> Result<Listed> {
         let state = self.state.lock();
         let found = state.splits.get(split as usize).map(|s| s.file.clone());
@@ -266,8 +283,12 @@ impl SourceDriver for FileDriver {
         }
         state.found.retain(|f| f.name != file.name);
         state.names.insert(file.name.clone(), split);
-        let plain = matches!(self.shared.form, Form::Text { .. }) && !self.shared.is_packed(&file.name);
-        state.splits.push(Split::new(file, plain));
+        let end = match self.shared.form {
+            Form::Parquet => file.rows,
+            Form::Text { .. } if self.shared.is_packed(&file.name) => None,
+            Form::Text { .. } => Some(file.identity.size),
+        };
+        state.splits.push(Split::new(file, end));
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -342,6 +363,10 @@ impl SourceDriver for FileDriver {
             }
         }
         Ok(ranges)
+    }
+
+    fn present_ends(&self) -> Vec<Option<u64>> {
+        self.shared.state.lock().ends()
     }
 
     fn status(&self) -> SourceStatus {

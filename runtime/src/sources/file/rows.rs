@@ -81,6 +81,10 @@ impl ParquetFile {
         })
     }
 
+    pub(super) fn rows(&self) -> u64 {
+        self.metadata.metadata().file_metadata().num_rows().unsigned_abs()
+    }
+
     /// Places where the file can be cut behind row `from`: ends of row groups, and between, so that no piece has many more than `rows`.
     pub(super) fn positions(&self, from: u64, rows: u64) -> VecDeque<Position> {
         let mut positions = VecDeque::new();

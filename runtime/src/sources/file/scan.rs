@@ -36,10 +36,9 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// `is_plain`: offsets are the file's own bytes.
-    pub(super) fn new(file: Listed, is_plain: bool) -> Self {
+    pub(super) fn new(file: Listed, end: Option<u64>) -> Self {
         Self {
-            end: is_plain.then_some(file.identity.size),
+            end,
             file,
             scanned: None,
             positions: VecDeque::new(),
@@ -118,8 +117,13 @@ impl State {
             error: failed
                 .or_else(|| self.trouble.clone())
                 .or_else(|| self.changed.values().next().cloned()),
-            ends: self.splits.iter().map(|s| s.complete.or(s.end)).collect(),
+            ends: self.ends(),
         }
+    }
+
+    /// One past each split's last offset, as far as it is known.
+    pub(super) fn ends(&self) -> Vec<Option<u64>> {
+        self.splits.iter().map(|s| s.complete.or(s.end)).collect()
     }
 
     /// The first file that is not read to its end, and from where to go on.
@@ -191,11 +195,10 @@ impl Ahead {
             Self::Rows { positions } => Ok(positions.pop_front()),
             Self::Text(records) => {
                 let before = records.position();
-                if !records.advance(POSITION_RECORDS)? {
-                    return Ok(None);
-                }
+                let more = records.advance(POSITION_RECORDS)?;
                 let to = records.position();
-                Ok(Some(Position {
+                // Blank lines at the end are cut too, so that a file is read to its last byte.
+                Ok((more || to > before).then(|| Position {
                     to,
                     records: records.spans().len() as u64,
                     bytes: to - before,

@@ -35,6 +35,8 @@ pub(super) struct Listed {
     /// Absolute path, or `s3://bucket/key`.
     pub(super) name: String,
     pub(super) identity: Identity,
+    /// Of a Parquet file, if its footer has been read.
+    pub(super) rows: Option<u64>,
 }
 
 /// Why bytes cannot be had.
@@ -251,6 +253,7 @@ impl Store {
                     mtime_us: meta.last_modified.timestamp_micros(),
                     etag: meta.e_tag,
                 },
+                rows: None,
             })
             .collect())
     }
@@ -301,7 +304,7 @@ fn client(bucket: &str, options: &FileOptions) -> Result<Arc<dyn ObjectStore>> {
     let built = builder.build().map_err(|e| RuntimeError::User {
         code: "22023",
         message: format!("bucket \"{bucket}\" cannot be opened: {e}"),
-        hint: Some("Check the options s3.region_name, s3.endpoint_url and s3.credentials.….".to_owned()),
+        hint: Some("Check the options s3.region, s3.endpoint, s3.access_key and s3.secret_key.".to_owned()),
     })?;
     Ok(Arc::new(built))
 }
@@ -324,6 +327,7 @@ fn listed(path: &Path, metadata: &std::fs::Metadata) -> Option<Listed> {
     Some(Listed {
         name: name.to_owned(),
         identity: identity(metadata),
+        rows: None,
     })
 }
 

@@ -196,7 +196,7 @@ fn read(
 fn json_lines_of_several_files_are_read_each_once_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-    write("1.json", "{\"a\":1,\"b\":\"x\"}\n\n{\"a\":2}\r\n");
+    write("1.json", "{\"a\":1,\"b\":\"x\"}\n\n{\"a\":2}\r\n\n \n");
     fs::create_dir(dir.path().join("sub")).unwrap();
     write("sub/2.json", "\u{feff}{\"a\":3}\n{\"a\":\n{\"a\":4}");
     write("_hidden.json", "{\"a\":9}");
@@ -224,13 +224,23 @@ fn json_lines_of_several_files_are_read_each_once_in_order() {
         assert_eq!(letters[0].reason, "invalid JSON: it ends where a value is expected");
     }
     assert!(!running.driver.finished(&running.next));
+    // Blank lines are cut as well, and hold nothing.
+    let mut all = ranges.clone();
+    while running.next != [29, 24] {
+        let more = running.cut(100).unwrap();
+        if more.is_empty() {
+            running.wait();
+        }
+        all.extend(more);
+    }
+    assert_eq!(running.rows(&all, 2), expected);
     // A new file.
     write("3.json", "{\"a\":5}\n");
     assert_eq!(running.take_found(), 1);
     let later = running.cut_all(1, 100);
     assert_eq!(running.rows(&later, 1), ["5|∅|3.json|0"]);
     assert!(running.driver.poll_splits().is_empty());
-    assert_eq!(running.driver.status().ends, [Some(26), Some(24), Some(8)]);
+    assert_eq!(running.driver.status().ends, [Some(29), Some(24), Some(8)]);
     // The same files give the same rows to a process that only knows the timeline.
     let again = Running::at(&def, running.splits.clone(), Some(running.next.clone()));
     assert_eq!(again.rows(&ranges, 2), expected);
@@ -468,6 +478,7 @@ fn parquet_rows_are_read_from_row_groups() {
         .collect();
     let def = source(dir.path(), Encoding::Parquet, &[], &[]);
     let mut running = Running::start(&def);
+    assert_eq!(running.driver.present_ends(), [Some(1000)]);
     let ranges = running.cut_all(1000, 300);
     assert_eq!(ranges.iter().map(|r| r.to).collect::<Vec<_>>(), [300, 600, 900, 1000]);
     for tasks in [1, 2, 7] {
@@ -496,12 +507,20 @@ fn parquet_rows_are_read_from_row_groups() {
 fn parquet_files_that_do_not_fit_stop_the_source() {
     let cut = |write: &dyn Fn(&Path)| {
         let dir = tempfile::tempdir().unwrap();
+        let def = source(dir.path(), Encoding::Parquet, &[], &[]);
+        let mut running = Running::start(&def);
+        assert_eq!(running.cut(10).unwrap(), []);
         write(&dir.path().join("x.parquet"));
-        let mut running = Running::start(&source(dir.path(), Encoding::Parquet, &[], &[]));
+        assert_eq!(running.take_found(), 1);
+        // A source made now says so at once.
+        let at_create = super::discover(&def).unwrap_err().to_string();
         loop {
             match running.cut(10) {
                 Ok(ranges) => assert_eq!(ranges, []),
-                Err(error) => return error.to_string(),
+                Err(error) => {
+                    assert_eq!(error.to_string(), at_create);
+                    return at_create;
+                }
             }
             running.wait();
         }
