@@ -11,10 +11,15 @@ use datafusion::common::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
-use levee_planner::catalog::{CatalogObject, ObjectKind};
+use levee_planner::catalog::{CatalogObject, CommentKey, ObjectKind};
+use levee_planner::sql::shown_query;
 
 use super::SystemContext;
-use super::tables::{CONSTRAINT_BASE, INDEX_BASE, object_of, type_oid, type_text};
+use super::constraints::{
+    all as all_constraints, column_list, comment, definition, index_definition, indexes, table_of,
+};
+use super::relations::object_of;
+use super::types::{type_oid, type_text};
 use crate::error::{Result, SqlError};
 use crate::types::encode::{TextStyle, value_text};
 use crate::types::input::ColumnInput;
@@ -98,12 +103,7 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("pg_table_is_visible", BOOL, |c, a| {
         let oid = int(a, 0);
         Ok(oid.map(|oid| {
-            let table = if (INDEX_BASE..CONSTRAINT_BASE).contains(&oid) {
-                oid - INDEX_BASE
-            } else {
-                oid
-            };
-            if object_of(c, table).is_some_and(|o| c.is_visible(o)) {
+            if table_of(c, oid).is_some_and(|o| c.is_visible(o)) {
                 "t"
             } else {
                 "f"
@@ -129,26 +129,21 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     }),
     ("pg_get_expr", TEXT, |_, a| Ok(arg(a, 0).map(str::to_owned))),
     ("pg_get_constraintdef", TEXT, |c, a| {
-        let id = int(a, 0).map(|oid| oid - CONSTRAINT_BASE).filter(|id| *id > 0);
-        Ok(id
-            .and_then(|id| object_of(c, id))
-            .and_then(|o| key_text(o).map(|k| format!("PRIMARY KEY ({k})"))))
+        let Some(oid) = int(a, 0) else { return Ok(None) };
+        let found = all_constraints(c).into_iter().find(|k| k.oid == oid);
+        Ok(found.map(|k| definition(c, &k)))
     }),
     ("pg_get_indexdef", TEXT, |c, a| {
-        let id = int(a, 0).map(|oid| oid - INDEX_BASE).filter(|id| *id > 0);
-        let Some(object) = id.and_then(|id| object_of(c, id)) else {
+        let Some(oid) = int(a, 0) else { return Ok(None) };
+        let Some(index) = indexes(c).into_iter().find(|i| i.oid == oid) else {
             return Ok(None);
         };
-        let column = int(a, 1).unwrap_or(0);
-        let Some(key) = key_text(object) else { return Ok(None) };
+        let column = int(a, 1).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         if column > 0 {
-            let at = usize::try_from(column - 1).unwrap_or(0);
-            return Ok(key.split(", ").nth(at).map(str::to_owned));
+            let at = index.columns.get(column - 1);
+            return Ok(at.map(|&c| column_list(index.table, &[c])));
         }
-        let (name, schema) = (&object.name, c.catalog.namespace_of(object));
-        Ok(Some(format!(
-            "CREATE UNIQUE INDEX {name}_pkey ON {schema}.{name} USING btree ({key})"
-        )))
+        Ok(Some(index_definition(c, &index)))
     }),
     ("pg_get_viewdef", TEXT, |c, a| {
         let object = match int(a, 0) {
@@ -157,14 +152,34 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
                 .and_then(|name| regclass(c, name))
                 .and_then(|oid| object_of(c, oid)),
         };
-        Ok(object.and_then(|o| match &o.kind {
-            ObjectKind::View(v) => Some(format!(" {};", v.sql)),
-            ObjectKind::MaterializedView(v) => Some(format!(" {};", v.sql)),
-            _ => None,
-        }))
+        Ok(object.and_then(|o| view_text(c, o)))
     }),
-    ("obj_description", TEXT, no_value),
-    ("col_description", TEXT, no_value),
+    ("obj_description", TEXT, |c, a| {
+        let Some(oid) = int(a, 0) else { return Ok(None) };
+        if let Some(object) = object_of(c, oid) {
+            return Ok(comment(object, &CommentKey::Object).map(str::to_owned));
+        }
+        let of_schema = c.catalog.namespaces().find(|n| i64::from(n.id.0) == i64::from(oid));
+        if let Some(schema) = of_schema {
+            return Ok(schema.comment.clone());
+        }
+        let constraint = all_constraints(c).into_iter().find(|k| k.oid == oid);
+        Ok(constraint.and_then(|k| comment(k.table, &CommentKey::Constraint(k.name.clone())).map(str::to_owned)))
+    }),
+    ("col_description", TEXT, |c, a| {
+        let column = int(a, 1).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let object = int(a, 0).and_then(|oid| object_of(c, oid));
+        Ok(match (object, column.checked_sub(1)) {
+            (Some(object), Some(at)) => comment(object, &CommentKey::Column(at)).map(str::to_owned),
+            _ => None,
+        })
+    }),
+    ("pg_relation_is_updatable", INT4, |c, a| {
+        let table = int(a, 0)
+            .and_then(|oid| object_of(c, oid))
+            .is_some_and(|o| o.table().is_some());
+        Ok(Some(if table { "28" } else { "0" }.to_owned()))
+    }),
     ("shobj_description", TEXT, no_value),
     ("pg_get_function_result", TEXT, no_value),
     ("pg_get_function_arguments", TEXT, no_value),
@@ -223,12 +238,12 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     }),
     ("pg_name_of_regclass", TEXT, |c, a| {
         Ok(int(a, 0).map(|oid| {
-            let base = if oid >= INDEX_BASE {
-                object_of(c, oid - INDEX_BASE).map(|o| format!("{}_pkey", o.name))
-            } else {
-                None
-            };
-            base.or_else(|| object_of(c, oid).map(|o| c.shown(o)))
+            let index = indexes(c)
+                .into_iter()
+                .find(|i| i.oid == oid)
+                .map(|i| quote_ident(&i.name));
+            index
+                .or_else(|| object_of(c, oid).map(|o| c.shown(o)))
                 .unwrap_or_else(|| oid.to_string())
         }))
     }),
@@ -321,19 +336,10 @@ pub fn quote_ident(name: &str) -> String {
     }
 }
 
-fn key_text(object: &CatalogObject) -> Option<String> {
-    let ObjectKind::Table(t) = &object.kind else {
-        return None;
-    };
-    if t.primary_key.is_empty() {
-        return None;
-    }
-    let names: Vec<String> = t
-        .primary_key
-        .iter()
-        .map(|&c| quote_ident(t.schema.field(c).name()))
-        .collect();
-    Some(names.join(", "))
+/// A view's query, ended as PostgreSQL ends it.
+pub fn view_text(c: &SystemContext, object: &CatalogObject) -> Option<String> {
+    let text = shown_query(object, &c.catalog, &|o| c.shown(o))?;
+    Some(format!(" {text};"))
 }
 
 /// OID of a relation named in text, with or without schema and quotes, or by its number.
@@ -348,6 +354,13 @@ pub fn regclass(c: &SystemContext, text: &str) -> Option<i32> {
     };
     if let Some(object) = c.find(schema.as_deref(), &name) {
         return i32::try_from(object.id.0).ok();
+    }
+    let visible = |i: &super::constraints::Index<'_>| match &schema {
+        Some(s) => c.catalog.namespace_of(i.table) == s,
+        None => c.is_visible(i.table),
+    };
+    if let Some(index) = indexes(c).into_iter().find(|i| i.name == name && visible(i)) {
+        return Some(index.oid);
     }
     if !matches!(schema.as_deref(), None | Some("pg_catalog")) {
         return None;

@@ -2,11 +2,17 @@
 //!
 //! Tables are made only when a statement names them, from the catalog snapshot that the statement is bound against.
 
+mod catalog;
+mod constraints;
+mod empty;
 mod functions;
+mod information;
 mod levee;
+mod relations;
 mod rewrite;
+mod rows;
 mod sequences;
-mod tables;
+mod types;
 
 use std::sync::Arc;
 
@@ -81,7 +87,9 @@ impl SystemContext {
 
     /// All schemas: OID and name.
     fn namespaces(&self) -> Vec<(i32, String)> {
-        let system = tables::SYSTEM_NAMESPACES.iter().map(|(oid, n)| (*oid, (*n).to_owned()));
+        let system = catalog::SYSTEM_NAMESPACES
+            .iter()
+            .map(|(oid, n)| (*oid, (*n).to_owned()));
         let own = self.catalog.namespaces();
         let own = own.map(|n| (i32::try_from(n.id.0).unwrap_or(0), n.name.clone()));
         system.chain(own).collect()
@@ -118,9 +126,9 @@ impl System {
 impl SystemTables for System {
     fn table(&self, schema: Option<&str>, name: &str) -> Option<Arc<dyn TableProvider>> {
         let made = match schema {
-            None => tables::pg_catalog(&self.context, name),
-            Some("pg_catalog") => tables::pg_catalog(&self.context, name),
-            Some("information_schema") => tables::information_schema(&self.context, name),
+            None => catalog::pg_catalog(&self.context, name),
+            Some("pg_catalog") => catalog::pg_catalog(&self.context, name),
+            Some("information_schema") => information::information_schema(&self.context, name),
             Some("levee_catalog") => levee::table(&self.context, name),
             Some(_) => None,
         }?;
@@ -139,7 +147,7 @@ impl SystemTables for System {
     }
 
     fn sequence(&self, sequence: &CatalogObject) -> Option<Arc<dyn TableProvider>> {
-        match tables::sequence_row(&self.context, sequence) {
+        match relations::sequence_row(&self.context, sequence) {
             Ok(table) => Some(table),
             Err(error) => {
                 tracing::error!(

@@ -16,7 +16,7 @@ use sqlparser::ast::{
     TableWithJoins, Value, VisitMut, VisitorMut,
 };
 
-use super::tables::is_empty_by_nature;
+use super::empty::is_empty_by_nature;
 
 /// The statement to bind in place of `parsed`, if it is a query on system catalogs.
 pub fn rewritten(parsed: &Parsed) -> Option<Parsed> {
@@ -55,6 +55,20 @@ impl VisitorMut for Rewriter {
             Expr::Function(f) => {
                 if let Some(plain) = array_function(f) {
                     *e = plain;
+                }
+            }
+            // No table has partitions, so the ancestors of one are none but itself.
+            Expr::InSubquery {
+                expr,
+                subquery,
+                negated: false,
+            } if subquery.to_string().to_lowercase().contains("pg_partition_ancestors") => {
+                if let Some(table) = ancestors_of(subquery) {
+                    *e = Expr::BinaryOp {
+                        left: expr.clone(),
+                        op: BinaryOperator::Eq,
+                        right: Box::new(table),
+                    };
                 }
             }
             Expr::Subquery(q) if reads(q, "pg_collation") => *e = cast_text(Expr::value(Value::Null)),
@@ -208,6 +222,26 @@ fn array_function(f: &Function) -> Option<Expr> {
         return Some(string(""));
     }
     text.ends_with("acl").then(|| cast_text(Expr::value(Value::Null)))
+}
+
+/// The argument of `SELECT pg_partition_ancestors(…)`, as a number.
+fn ancestors_of(q: &Query) -> Option<Expr> {
+    let mut body = q.body.as_ref();
+    while let SetExpr::SetOperation { left, .. } = body {
+        body = left.as_ref();
+    }
+    let SetExpr::Select(select) = body else { return None };
+    let [SelectItem::UnnamedExpr(Expr::Function(f))] = select.projection.as_slice() else {
+        return None;
+    };
+    let argument = first_arg(f)?;
+    match &argument {
+        Expr::Value(v) => match &v.value {
+            Value::SingleQuotedString(s) => Some(Expr::value(Value::Number(s.clone(), false))),
+            _ => Some(argument),
+        },
+        _ => Some(argument),
+    }
 }
 
 /// Adds `max(…)` to a scalar subquery without an aggregate.
