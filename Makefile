@@ -14,7 +14,7 @@ build: setup ## the levee binary, in the one profile that everything uses
 	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
-.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full test-files test-s3 bless
+.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full test-files test-s3 test-kafka test-kafka-full bless
 
 # In the order in which they fail fastest; `.ci/run` runs the same list.
 TEST_PARTS := setup test-fmt test-lint test-rust test-client test-isolation test-sinks test-docs
@@ -78,6 +78,15 @@ test-files: setup test-binary ## file sources through 40 kills
 
 test-s3: setup test-binary ## file sources in a bucket of a local object store
 	tools/test-s3.sh
+
+# A broker of its own: needs a JDK and Maven. LEVEE_RECORDS and LEVEE_KILLS size the crash test; FLAGS='retention compaction' chooses cases.
+test-kafka: test-binary ## sources against Apache Kafka itself, killed under load
+	$(ENV) tools/kafka.sh fetch
+	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/clients/kafka/run.py $(FLAGS)
+
+test-kafka-full: setup test-binary ## the same with 5 million records, 30 kills and all flights
+	$(ENV) tools/kafka.sh fetch
+	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/clients/kafka/run.py --full $(FLAGS)
 
 bless: setup ## writes PostgreSQL's answers into the case files
 	$(ENV) LEVEE_BLESS=1 cargo test --workspace --test system -- --nocapture cases::against_postgres

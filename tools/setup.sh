@@ -35,6 +35,11 @@ if ! "$venv/bin/python" -c 'import aiokafka' 2>/dev/null; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check 'aiokafka==0.12.*'
 fi
 
+if ! "$venv/bin/python" -c 'import confluent_kafka' 2>/dev/null; then
+  say "installing confluent-kafka into $venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check 'confluent-kafka>=2.5,<3'
+fi
+
 if [ ! -f "$ROCKSDB_LIB_DIR/librocksdb.a" ]; then
   say "compiling RocksDB once, about 15 minutes on two cores"
   tools/build-rocksdb.sh

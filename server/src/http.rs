@@ -51,5 +51,7 @@ async fn metrics(State(server): State<Arc<Server>>) -> String {
     if let Some(bytes) = resident_bytes() {
         m.resident_bytes.set(bytes);
     }
+    let sources = tokio::task::block_in_place(|| server.engine.status("sources"));
+    m.set_sources(&sources);
     m.text()
 }

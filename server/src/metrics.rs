@@ -1,6 +1,6 @@
 //! Counters of the server, in Prometheus' text form at /metrics.
 
-use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 /// All counters. The names are documented in `docs/operations.md`.
 #[derive(Debug)]
@@ -20,6 +20,10 @@ pub struct Metrics {
     pub epoch: IntGauge,
     /// Resident memory.
     pub resident_bytes: IntGauge,
+    /// Records that sources could not decode, by source.
+    pub dead_letters: IntGaugeVec,
+    /// Records that no epoch has taken yet, by source.
+    pub source_lag: IntGaugeVec,
 }
 
 impl Default for Metrics {
@@ -59,7 +63,19 @@ impl Metrics {
         registry
             .register(Box::new(errors.clone()))
             .expect("metric names differ");
+        let by_source = |name: &str, help: &str| {
+            let g = IntGaugeVec::new(Opts::new(name, help), &["source"]).expect("metric names are constants");
+            registry.register(Box::new(g.clone())).expect("metric names differ");
+            g
+        };
+        let dead_letters = by_source("levee_source_dead_letters", "Records that could not be decoded.");
+        let source_lag = by_source(
+            "levee_source_lag",
+            "Records that no epoch has taken yet, as far as known.",
+        );
         Self {
+            dead_letters,
+            source_lag,
             registry,
             statements,
             errors,
@@ -68,6 +84,28 @@ impl Metrics {
             connections,
             epoch,
             resident_bytes,
+        }
+    }
+
+    /// Takes the rows of `levee_catalog.sources`, one for each split.
+    pub fn set_sources(&self, rows: &[Vec<Option<String>>]) {
+        const NAME: usize = 1;
+        const LAG: usize = 8;
+        const DEAD_LETTERS: usize = 11;
+        self.dead_letters.reset();
+        self.source_lag.reset();
+        let number = |row: &[Option<String>], column: usize| {
+            let text = row.get(column).and_then(Option::as_deref);
+            text.and_then(|t| t.parse::<i64>().ok()).unwrap_or(0)
+        };
+        for row in rows {
+            let Some(name) = row.get(NAME).and_then(Option::as_deref) else {
+                continue;
+            };
+            self.dead_letters
+                .with_label_values(&[name])
+                .set(number(row, DEAD_LETTERS));
+            self.source_lag.with_label_values(&[name]).add(number(row, LAG));
         }
     }
 
