@@ -226,6 +226,24 @@ pub struct AggCall {
     pub filter: Option<usize>,
     /// Only distinct argument values count.
     pub distinct: bool,
+    /// ORDER BY inside the call; kept only where it matters.
+    pub order_by: Vec<SortKey>,
+    /// The delimiter of `string_agg`.
+    pub delimiter: String,
+}
+
+impl AggCall {
+    /// A call without DISTINCT, FILTER and ORDER BY.
+    pub fn new(func: AggFunc, arg: Option<usize>) -> Self {
+        Self {
+            func,
+            arg,
+            filter: None,
+            distinct: false,
+            order_by: Vec::new(),
+            delimiter: String::new(),
+        }
+    }
 }
 
 /// Aggregate functions. Result types are the operator's output schema.
@@ -241,6 +259,12 @@ pub enum AggFunc {
     Min,
     /// `max(x)`.
     Max,
+    /// `bool_and(x)`.
+    BoolAnd,
+    /// `bool_or(x)`.
+    BoolOr,
+    /// `string_agg(x, delimiter)`.
+    StringAgg,
 }
 
 /// Join kinds. `Right` is planned as `Left` with swapped inputs and a Map.

@@ -201,10 +201,8 @@ fn aggregates(name: &str) {
     let input = bid_schema();
     let ctx = OperatorContext { task: 0, n_tasks: 1 };
     let call = |func, arg, distinct| AggCall {
-        func,
-        arg,
-        filter: None,
         distinct,
+        ..AggCall::new(func, arg)
     };
     let decimal = DataType::Decimal128(38, 0);
     let count = (call(AggFunc::Count, None, false), DataType::Int64);

@@ -392,6 +392,9 @@ impl Rewriter {
             }));
             return Ok(());
         }
+        if name == "every" {
+            f.name = ObjectName::from(vec![Ident::new("bool_and")]);
+        }
         if name == "variance" {
             f.name = ObjectName::from(vec![Ident::new("var_samp")]);
         }

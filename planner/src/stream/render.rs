@@ -59,8 +59,21 @@ pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> Strin
         AggFunc::Avg => "avg",
         AggFunc::Min => "min",
         AggFunc::Max => "max",
+        AggFunc::BoolAnd => "bool_and",
+        AggFunc::BoolOr => "bool_or",
+        AggFunc::StringAgg => "string_agg",
     };
-    let arg = call.arg.map_or("*".to_string(), &name);
+    let mut arg = call.arg.map_or("*".to_string(), &name);
+    if call.func == AggFunc::StringAgg {
+        arg.push_str(&format!(", '{}'", call.delimiter.replace('\'', "''")));
+    }
+    if !call.order_by.is_empty() {
+        let keys = call.order_by.iter().map(|k| {
+            let desc = if k.desc { " desc" } else { "" };
+            format!("{}{desc}", name(k.column))
+        });
+        arg.push_str(&format!(" ORDER BY {}", keys.collect::<Vec<_>>().join(", ")));
+    }
     let distinct = if call.distinct { "DISTINCT " } else { "" };
     let filter = call
         .filter

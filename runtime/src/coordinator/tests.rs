@@ -68,12 +68,7 @@ fn view(id: ObjectId, table: ObjectId) -> CatalogObject {
         kind: ExchangeKind::Hash(vec![0]),
     };
     let exchange = node(1, exchange, vec![scan], &g, StreamProps::default());
-    let count = AggCall {
-        func: AggFunc::Count,
-        arg: None,
-        filter: None,
-        distinct: false,
-    };
+    let count = AggCall::new(AggFunc::Count, None);
     let aggregate = StreamOp::Aggregate {
         group_by: vec![0],
         aggs: vec![count],

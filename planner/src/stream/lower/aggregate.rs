@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
-use datafusion::common::DFSchema;
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::logical_plan::Aggregate;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_expr::expressions::CastExpr;
 
 use super::{Lowering, compile, field_of, name_of, place_of, unsupported};
-use crate::plan::{AggCall, AggFunc};
+use crate::plan::{AggCall, AggFunc, SortKey};
 use crate::stream::rel::{Phys, Rel, plain_columns};
 use crate::stream::render;
 use crate::{PlanError, Result};
@@ -43,6 +43,14 @@ impl Lowering<'_> {
                 .map(|a| AggCall {
                     arg: a.arg.map(at),
                     filter: a.filter.map(at),
+                    order_by: a
+                        .order_by
+                        .iter()
+                        .map(|k| SortKey {
+                            column: at(k.column),
+                            ..*k
+                        })
+                        .collect(),
                     ..a
                 })
                 .collect();
@@ -82,16 +90,28 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
         "avg" => AggFunc::Avg,
         "min" => AggFunc::Min,
         "max" => AggFunc::Max,
+        "bool_and" => AggFunc::BoolAnd,
+        "bool_or" => AggFunc::BoolOr,
+        "string_agg" => AggFunc::StringAgg,
         _ => {
-            return Err(unsupported(&format!("aggregate {}", text()))
-                .hint("count, sum, avg, min and max are supported, with DISTINCT and FILTER."));
+            return Err(unsupported(&format!("aggregate {}", text())).hint(
+                "count, sum, avg, min, max, bool_and, bool_or and string_agg are supported, with DISTINCT and FILTER.",
+            ));
         }
     };
     if params.null_treatment.is_some() {
         return Err(unsupported(&format!("IGNORE NULLS or RESPECT NULLS in {}", text())));
     }
+    let mut delimiter = String::new();
     let arg = match params.args.as_slice() {
         [one] => one,
+        [one, separator] if func == AggFunc::StringAgg => {
+            delimiter = constant_text(separator).ok_or_else(|| {
+                unsupported(&format!("{} with a delimiter that is not a constant text", text()))
+                    .hint("Write string_agg(x, ', ').")
+            })?;
+            one
+        }
         _ => return Err(unsupported(&format!("{} with other than one argument", text()))),
     };
     let every_row = func == AggFunc::Count && !params.distinct && matches!(arg, Expr::Literal(v, _) if !v.is_null());
@@ -115,13 +135,48 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
         None => None,
     };
     // A minimum is the same over distinct values, and cheaper over all.
-    let distinct = params.distinct && !matches!(func, AggFunc::Min | AggFunc::Max);
+    let same = matches!(func, AggFunc::Min | AggFunc::Max | AggFunc::BoolAnd | AggFunc::BoolOr);
+    let distinct = params.distinct && !same;
+    let mut order_by = Vec::new();
+    if func == AggFunc::StringAgg {
+        for sort in &params.order_by {
+            let column = place_of(columns, &compile(&sort.expr, schema)?);
+            if distinct && Some(column) != arg {
+                return Err(order_of_distinct(&text()));
+            }
+            order_by.push(SortKey {
+                column,
+                desc: !sort.asc,
+                nulls_first: sort.nulls_first,
+            });
+        }
+    }
     Ok(AggCall {
         func,
         arg,
         filter,
         distinct,
+        order_by,
+        delimiter,
     })
+}
+
+fn order_of_distinct(call: &str) -> PlanError {
+    PlanError::new(
+        "42P10",
+        "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
+    )
+    .detail(call.to_owned())
+}
+
+/// The text of a literal, below casts and aliases.
+fn constant_text(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)), _) => Some(text.clone()),
+        Expr::Cast(cast) => constant_text(&cast.expr),
+        Expr::Alias(alias) => constant_text(&alias.expr),
+        _ => None,
+    }
 }
 
 /// Sums are as wide as their result anyway, so a cast that only widens an exact number is work for nothing.

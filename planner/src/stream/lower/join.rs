@@ -299,12 +299,7 @@ fn mark_field(nullable: bool) -> FieldRef {
 
 /// The number of rows, and the test `number op 0`.
 fn count_rows(rel: Rel, op: Operator) -> (Rel, Phys) {
-    let count = AggCall {
-        func: AggFunc::Count,
-        arg: None,
-        filter: None,
-        distinct: false,
-    };
+    let count = AggCall::new(AggFunc::Count, None);
     let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::Int64, false)]));
     let counted = rel.select(&[]).aggregate(Vec::new(), vec![count], schema);
     let test = binary(counted.column(0), op, literal(ScalarValue::Int64(Some(0))));

@@ -18,12 +18,7 @@ fn plan(kind: JoinKind) -> FragmentGraph {
         null_equals_null: false,
         filter: None,
     };
-    let call = |func, arg| AggCall {
-        func,
-        arg,
-        filter: None,
-        distinct: false,
-    };
+    let call = AggCall::new;
     let aggregate = StreamOp::Aggregate {
         group_by: vec![3],
         aggs: vec![call(AggFunc::Count, None), call(AggFunc::Max, Some(1))],

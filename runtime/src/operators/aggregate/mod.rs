@@ -24,14 +24,16 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::not_distinct;
 use arrow::compute::{concat, filter};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use levee_planner::plan::{AggCall, AggFunc};
 
 use self::accumulator::{Accumulator, Count, Failures, Rows};
+use self::collect::{SortColumn, StringAgg};
+use self::logical::Logical;
 use super::codec::{self, Reader};
 use super::cold::{COLD_ROWS, Cold, Evicted, Residency};
 use super::columns::{coerce, nullable};
@@ -41,9 +43,11 @@ use super::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter, S
 use crate::{Delta, Result, RuntimeError};
 
 pub mod accumulator;
+mod collect;
 mod distinct;
 mod entries;
 pub mod float_sum;
+mod logical;
 mod minmax;
 mod residency;
 mod sum;
@@ -78,6 +82,8 @@ struct Before {
 pub struct Aggregate {
     group_by: Vec<usize>,
     aggs: Vec<Agg>,
+    /// Columns that are appended to the input's, for aggregates with ORDER BY.
+    sort_columns: Vec<SortColumn>,
     schema: SchemaRef,
     /// This task emits the row of an aggregate without group columns.
     owns_global: bool,
@@ -127,12 +133,20 @@ impl Aggregate {
             return Err(RuntimeError::internal("aggregate with an unfit output schema"));
         }
         let mut aggs = Vec::with_capacity(calls.len());
+        let mut sort_columns = Vec::new();
         for (call, field) in calls.iter().zip(&schema.fields()[group_by.len()..]) {
             let argument = call.arg.map(column).transpose()?;
+            let arg = match call.arg {
+                Some(value) if !call.order_by.is_empty() => {
+                    sort_columns.push(SortColumn::new(&call.order_by, value, input)?);
+                    Some(input.fields().len() + sort_columns.len() - 1)
+                }
+                plain => plain,
+            };
             aggs.push(Agg {
-                arg: call.arg,
+                arg,
                 filter: call.filter,
-                accumulator: accumulator_of(call, argument.map(|f| f.data_type()), field.data_type(), append_only)?,
+                accumulator: accumulator_of(call, input, field.data_type(), append_only)?,
                 display: display(call, argument.map(|f| f.name().as_str())),
             });
         }
@@ -145,6 +159,7 @@ impl Aggregate {
             owns_global: group_by.is_empty() && crate::hash::owner(0, ctx.n_tasks) == ctx.task,
             group_by: group_by.to_vec(),
             aggs,
+            sort_columns,
             schema: nullable(schema),
             index: KeyIndex::new(&types)?,
             rows: Vec::new(),
@@ -153,6 +168,23 @@ impl Aggregate {
             before: Vec::new(),
             changed: Vec::new(),
             slots: Vec::new(),
+        })
+    }
+
+    /// The delta with the columns that aggregates with ORDER BY read.
+    fn with_sort_columns(&self, delta: Delta) -> Result<Delta> {
+        if self.sort_columns.is_empty() {
+            return Ok(delta);
+        }
+        let mut fields: Vec<FieldRef> = delta.schema().fields().iter().cloned().collect();
+        let mut columns = delta.batch.columns().to_vec();
+        for sort in &self.sort_columns {
+            fields.push(Arc::new(Field::new("order", DataType::Binary, true)));
+            columns.push(sort.compute(&delta.batch)?);
+        }
+        Ok(Delta {
+            batch: RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?,
+            diffs: delta.diffs,
         })
     }
 
@@ -361,7 +393,7 @@ impl Aggregate {
         Ok(())
     }
 
-    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<arrow::array::RecordBatch> {
+    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
         let columns = columns
             .into_iter()
             .zip(self.schema.fields())
@@ -424,10 +456,11 @@ impl Aggregate {
 
 fn accumulator_of(
     call: &AggCall,
-    argument: Option<&DataType>,
+    input: &Schema,
     output: &DataType,
     append_only: bool,
 ) -> Result<Box<dyn Accumulator>> {
+    let argument = call.arg.and_then(|c| input.fields().get(c)).map(|f| f.data_type());
     let needed = || argument.ok_or_else(|| RuntimeError::internal("an aggregate lacks its argument"));
     let plain: Box<dyn Accumulator> = match call.func {
         AggFunc::Count => Box::new(Count::default()),
@@ -435,6 +468,19 @@ fn accumulator_of(
         AggFunc::Avg => sum::accumulator(sum::Finish::Avg, needed()?, output)?,
         AggFunc::Min => return minmax::accumulator(Ordering::Less, needed()?, append_only),
         AggFunc::Max => return minmax::accumulator(Ordering::Greater, needed()?, append_only),
+        AggFunc::BoolAnd => Box::new(Logical::new(true)),
+        AggFunc::BoolOr => Box::new(Logical::new(false)),
+        AggFunc::StringAgg => {
+            let value = call.arg.unwrap_or(usize::MAX);
+            let (order_by, delimiter) = (&call.order_by, &call.delimiter);
+            return Ok(Box::new(StringAgg::new(
+                order_by,
+                value,
+                input,
+                delimiter,
+                call.distinct,
+            )?));
+        }
     };
     if call.distinct {
         distinct::accumulator(needed()?, plain)
@@ -450,6 +496,9 @@ fn display(call: &AggCall, argument: Option<&str>) -> String {
         AggFunc::Avg => "avg",
         AggFunc::Min => "min",
         AggFunc::Max => "max",
+        AggFunc::BoolAnd => "bool_and",
+        AggFunc::BoolOr => "bool_or",
+        AggFunc::StringAgg => "string_agg",
     };
     let distinct = if call.distinct { "DISTINCT " } else { "" };
     format!("{name}({distinct}{})", argument.unwrap_or("*"))
@@ -462,7 +511,7 @@ impl Operator for Aggregate {
         } else {
             delta
         };
-        self.pending = Some((delta, 0));
+        self.pending = Some((self.with_sort_columns(delta)?, 0));
         self.absorb_some()
     }
 

@@ -10,10 +10,9 @@ use crate::operators::{Operator, OperatorContext};
 
 fn call(func: AggFunc, arg: Option<usize>, distinct: bool, filter: Option<usize>) -> AggCall {
     AggCall {
-        func,
-        arg,
         filter,
         distinct,
+        ..AggCall::new(func, arg)
     }
 }
 

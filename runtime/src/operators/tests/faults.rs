@@ -38,12 +38,7 @@ fn scan(types: &[DataType]) -> StreamNode {
 fn plans() -> Vec<(Fault, StreamNode, Box<dyn Fn(&[Zset]) -> Zset>)> {
     let int = DataType::Int64;
     let pair = [int.clone(), int.clone()];
-    let count = AggCall {
-        func: AggFunc::Count,
-        arg: None,
-        filter: None,
-        distinct: false,
-    };
+    let count = AggCall::new(AggFunc::Count, None);
     let aggregate = StreamOp::Aggregate {
         group_by: vec![0],
         aggs: vec![count],
