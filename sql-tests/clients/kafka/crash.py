@@ -18,6 +18,7 @@ from world import Delivered, Levee, wait
 PARTITIONS = 8
 CHECKPOINT = ["checkpoint::file", "checkpoint::manifest"]
 SOURCE = ["source::read", "source::fetch"]
+BROKEN = "broken"
 
 
 class Load(threading.Thread):
@@ -39,7 +40,7 @@ class Load(threading.Thread):
                 text = json.dumps({"id": n, "who": f"user{n % 1000}", "amount": n % 10_000, "note": "x" * (n % 40)})
                 kind = self.random.random()
                 if kind < 0.01:
-                    self.log.write(text[: -1 - n % 20], tag=None)
+                    self.log.write(text[: -1 - n % 20], tag=BROKEN)
                     written += 1
                     continue
                 # A producer that does not know whether a record arrived sends it again.
@@ -81,12 +82,12 @@ def exactly_once(broker, directory, full):
     wait("the source to be read to its end", lambda: levee.source("once")["lag"] == 0, 600)
     verify(levee, load.log.records, full)
     levee.sql("CREATE MATERIALIZED VIEW younger AS SELECT count(*) AS n, sum(id) AS s FROM once")
-    want = [t for t in load.log.records.values() if t is not None]
+    want = [t for t in load.log.records.values() if t != BROKEN]
     levee.settles("SELECT n, s FROM younger", [(len(want), sum(want))], 600)
     levee.stop()
     return {
         "records": len(load.log.records),
-        "broken": sum(t is None for t in load.log.records.values()),
+        "broken": sum(t == BROKEN for t in load.log.records.values()),
         "kills": kills,
         "in_checkpoint": sum(confirmed[p] for p in CHECKPOINT),
         "in_source": sum(confirmed[p] for p in SOURCE),
@@ -138,8 +139,8 @@ def died_within(levee, seconds):
 
 def verify(levee, records, full):
     """Compares what views hold with what was produced."""
-    good = {place: tag for place, tag in records.items() if tag is not None}
-    broken = {place for place, tag in records.items() if tag is None}
+    good = {place: tag for place, tag in records.items() if tag != BROKEN}
+    broken = {place for place, tag in records.items() if tag == BROKEN}
     levee.settles("SELECT count(*) FROM seen", [(len(good),)], 600)
     with levee.connect() as connection, connection.transaction(), connection.cursor("seen") as cursor:
         cursor.itersize = 50_000
@@ -154,7 +155,7 @@ def verify(levee, records, full):
     found = Counter((int(p), o) for p, o in letters)
     assert set(found) == broken, f"{len(found)} dead letters, {len(broken)} broken records"
     assert max(found.values(), default=1) == 1, "a dead letter is doubled"
-    amounts = [t % 10_000 for t in records.values() if t is not None]
+    amounts = [t % 10_000 for t in records.values() if t != BROKEN]
     assert levee.sql("SELECT n, s FROM total") == [(len(amounts), sum(amounts))]
 
 
