@@ -20,7 +20,11 @@ const READ_BACK_EPOCHS: u64 = 256;
 impl Control {
     /// Starts a checkpoint when it is time and something has changed.
     pub(super) fn start_tick(&mut self) {
-        let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
+        // While stopping, what an epoch under way still brings is not waited for.
+        let interval = match self.stopping {
+            Some(_) => Duration::ZERO,
+            None => Duration::from_millis(self.shared.config.checkpoint_interval_ms),
+        };
         if self.tick.is_some()
             || self.checkpoint_running
             || !self.changed_since_tick
