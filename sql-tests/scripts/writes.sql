@@ -101,3 +101,27 @@ select p + 1 as r into h from d
 select sum(r) from h
 insert into e select * from d returning p
 drop table c, d, e, h
+-- WITH that writes
+create table a (id int primary key, v text)
+create table b (id int primary key, v text)
+insert into a values (1, 'x'), (2, 'y'), (3, 'z')
+with gone as (delete from a where id < 3 returning *) insert into b select * from gone returning id
+with s as (select id + 10 as id, v from b) insert into a select * from s returning *
+with s as (select 11 as id) update a set v = 'w' from s where a.id = s.id returning a.*
+with s as (select 11 as id) delete from a using s where a.id = s.id returning a.id
+with one as (insert into a values (4, 'four') returning id), two as (update b set v = v || '!' returning id, v) select one.id, two.v from one, two order by 2
+with one as (insert into a values (5, 'five')) select 1 as done
+with one as (insert into a values (6, 'six') returning id) select id / 0 from one
+with one as (insert into a values (4, 'again') returning id) select * from one
+with w as (update a set v = 'seen' where id = 4 returning v) select (select v from a where id = 4) as before, v from w
+select * from a order by id
+select * from b order by id
+update a set v = 'job' where id = (select id from a where v is not null order by id limit 1 for update skip locked) returning *
+delete from a where id in (select id from a order by id limit 2 for update) returning id
+with job as (select id from b order by id limit 1 for update) update b set v = 'taken' from job where b.id = job.id returning b.*
+select id from (select id from b order by id for share) s order by id
+create table ch (c char(4) primary key, d char)
+insert into ch values ('ab  ', 'x')
+insert into ch values ('abcde', 'x')
+select length(c), c = 'ab' from ch
+select count(*) from ch where c = 'ab'

@@ -71,7 +71,7 @@ pub fn parts(parsed: &Parsed) -> Result<Option<Parts>> {
             .windows(word.len())
             .any(|w| w.eq_ignore_ascii_case(word))
     };
-    if !has(b"with") && !has(b"for") {
+    if (!has(b"with") && !has(b"for")) || sqlparser::ast::Visit::visit(statement.as_ref(), &mut Finder).is_continue() {
         return Ok(None);
     }
     let mut main = statement.clone();
@@ -95,6 +95,27 @@ pub fn parts(parsed: &Parsed) -> Result<Option<Parts>> {
             ..parsed.clone()
         },
     }))
+}
+
+/// Whether there is anything to take.
+struct Finder;
+
+impl sqlparser::ast::Visitor for Finder {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, q: &Query) -> ControlFlow<()> {
+        let writes = |body: &SetExpr| {
+            matches!(
+                body,
+                SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_)
+            )
+        };
+        let mut ctes = q.with.iter().flat_map(|w| &w.cte_tables);
+        if !q.locks.is_empty() || ctes.any(|c| writes(&c.query.body)) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 struct Taker<'a> {

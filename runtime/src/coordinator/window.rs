@@ -55,3 +55,31 @@ impl WriteWindow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_late_for_snapshots_before_its_last_write() {
+        let window = WriteWindow::default();
+        window.enter([7, 8].into_iter(), 5);
+        window.enter([8].into_iter(), 9);
+        assert!(window.written_after(&[7], 4));
+        assert!(!window.written_after(&[7], 5));
+        assert!(window.written_after(&[7, 8], 5));
+        assert!(!window.written_after(&[1], 0));
+        assert_eq!(window.newest(&[7, 8, 1]), 9);
+        assert_eq!(window.newest(&[1]), 0);
+    }
+
+    #[test]
+    fn what_is_forgotten_may_have_been_written() {
+        let window = WriteWindow::default();
+        window.restart_at(10);
+        assert!(window.written_after(&[1], 9));
+        assert!(!window.written_after(&[1], 10));
+        assert!(!window.written_after(&[], 0));
+        assert_eq!(window.newest(&[1]), 10);
+    }
+}

@@ -15,14 +15,16 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, changed_schema};
+use levee_planner::sql::{Dml, DmlKind, Parsed, Query, RowLock, Statement, TableLock, bind_params, changed_schema};
 use levee_runtime::coordinator::{CommitRequest, ReadSnapshot};
 use levee_runtime::{Delta, RuntimeError};
 
 use super::change::{Change, Only, Target, split};
+use super::point::key_of;
 use super::query::Rows;
 use super::run::Outcome;
 use super::{Session, SessionBinder};
@@ -136,11 +138,14 @@ impl Session {
         let engine = Arc::clone(&self.server.engine);
         let max = self.server.write_bytes_max;
         let strength = lock_strength(target, dml);
+        let plan = bind_params(dml.query.plan.clone(), params)?;
+        let mark = self.locks.mark();
+        let early = self.lock_point(target, dml, &plan, strength).await?;
         let mut only: Option<Only> = None;
         let mut at_least = 0;
         loop {
             let snapshot = self.snapshot_from(&reads, at_least).await?;
-            let mut rows = self.run_on(binder, &dml.query, params, &snapshot).await?;
+            let mut rows = self.start_plan(binder, plan.clone(), &dml.query, &snapshot).await?;
             let batches = self.guarded(rows.collect(max)).await?;
             let change = split(&engine, target, dml, &batches, only.as_ref())?;
             let found = match &change.old {
@@ -153,6 +158,10 @@ impl Session {
             }
             self.lock_keys(target.id, keys, strength).await?;
             let newest = engine.newest_write(&found);
+            if early && found.is_empty() {
+                // There is no such row: nobody need wait for it.
+                self.locks.release_to(mark);
+            }
             if found.is_empty() || newest <= snapshot.epoch {
                 return Ok((snapshot, change));
             }
@@ -164,6 +173,20 @@ impl Session {
                 only = Some(found.into_iter().collect());
             }
         }
+    }
+
+    /// Locks the row that a statement names by its key, before the statement is run; true if it did.
+    async fn lock_point(&mut self, target: &Target, dml: &Dml, plan: &LogicalPlan, strength: RowLock) -> Result<bool> {
+        let changes_rows = matches!(dml.kind, DmlKind::Update | DmlKind::Delete);
+        if !changes_rows || dml.joined || self.repeatable_read() {
+            return Ok(false);
+        }
+        let Some(key) = key_of(plan, target)? else {
+            return Ok(false);
+        };
+        let keys = self.server.engine.keys_of(target.id, &key)?;
+        self.lock_keys(target.id, keys, strength).await?;
+        Ok(true)
     }
 
     /// Inserts finished batches of a table's own columns (COPY); answers how many.

@@ -23,6 +23,7 @@ mod extended;
 mod jobs;
 mod locks;
 mod parts;
+mod point;
 mod prepared;
 mod query;
 mod references;
