@@ -96,6 +96,7 @@ def main():
     finally:
         postgres.stop()
         levee.stop()
+        levee.remove()
     print(f"\n{'':20} {'Levee tps':>10} {'failed':>7} {'PostgreSQL tps':>15} {'failed':>7}")
     for name, ours, theirs in table:
         print(f"{name:20} {ours['tps']:10.0f} {ours['failed']!s:>7} {theirs['tps']:15.0f} {theirs['failed']!s:>7}")

@@ -233,6 +233,9 @@ def main():
         postgres.stop()
         if levee:
             levee.stop()
+            wrong = [line for line in levee.text().splitlines() if " ERROR " in line or " WARN " in line or "panicked" in line]
+            failed += wrong
+            levee.remove()
     print(f"{len(specs)} interleavings, {different} known to differ, {len(failed)} failed: {' '.join(failed)}")
     sys.exit(1 if failed else 0)
 
