@@ -64,6 +64,16 @@ def measure(port, options, arguments):
     return result
 
 
+def books(port):
+    """What TPC-B must keep equal: the balances of accounts, tellers and branches, and the sum of the history."""
+    import psycopg
+
+    with psycopg.connect(f"host=127.0.0.1 port={port} user=test dbname=dev", autocommit=True) as c:
+        return c.execute(
+            "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers), "
+            "(SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history)").fetchone()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--scale", type=int, default=1)
@@ -87,7 +97,12 @@ def main():
                 continue
             row = [name]
             for server, port in (("levee", levee.pg), ("postgres", postgres.port)):
+                before = books(port)
                 result = measure(port, options, arguments)
+                if name.startswith("tpcb"):
+                    moved = {after - then for after, then in zip(books(port), before)}
+                    result["books"] = "balanced" if len(moved) == 1 else f"do not balance: {moved}"
+                    bad += len(moved) != 1
                 print(json.dumps({"bench": f"pgbench {name}", "server": server, "clients": arguments.clients, **result}), flush=True)
                 if server == "levee" and (result["failed"] != 0 or result["clients_aborted"]):
                     bad += 1
