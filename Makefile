@@ -93,7 +93,7 @@ bless: setup ## writes PostgreSQL's answers into the case files
 # --- end of tests ----------------------------------------------------------------------------------
 
 # --- demo, benchmarks, comparison --------------------------------------------------------------------
-.PHONY: demo compare-postgres bench bench-binaries bench-nexmark bench-freshness
+.PHONY: demo compare-postgres bench bench-binaries bench-nexmark bench-freshness bench-many bench-blast
 
 PYTHON := "$$LEVEE_CACHE/venv/bin/python" -B
 DEBUG_LEVEE := "$$CARGO_TARGET_DIR/debug/levee"
@@ -122,6 +122,12 @@ bench-nexmark: bench-binaries
 
 bench-freshness: bench-binaries
 	$(ENV) $(BENCH_BIN)/freshness --levee $(BENCH_BIN)/levee
+
+bench-many: bench-binaries ## 500 views: idle CPU, memory, a new view, restart; 100 under load; FLAGS='--views N --fresh-views N --no-limits'
+	$(ENV) $(PYTHON) benchmarks/many.py --levee $(BENCH_BIN)/levee $(FLAGS)
+
+bench-blast: bench-binaries ## freshness beside a slow view, an exploding join, a sink that is gone; FLAGS='--rate N --only slow'
+	$(ENV) $(PYTHON) benchmarks/blast.py --levee $(BENCH_BIN)/levee $(FLAGS)
 
 bench-pgbench: bench-binaries ## pgbench's scripts here and in PostgreSQL; FLAGS='--scale N --clients N --seconds N --only tpcb'
 	$(ENV) $(PYTHON) benchmarks/pgbench/bench.py --levee $(BENCH_BIN)/levee $(FLAGS)

@@ -66,12 +66,6 @@ pub const SETTINGS: &[Setting] = &[
         help: "Time between checkpoints while there is change.",
     },
     Setting {
-        name: "epoch_interval_min_ms",
-        value: "MS",
-        default: "2",
-        help: "Shortest time between two epochs.",
-    },
-    Setting {
         name: "connections_max",
         value: "N",
         default: "200",
@@ -108,8 +102,6 @@ pub struct Config {
     pub parallelism: usize,
     /// `checkpoint_interval_ms`.
     pub checkpoint_interval_ms: u64,
-    /// `epoch_interval_min_ms`.
-    pub epoch_interval_min_ms: u64,
     /// `connections_max`.
     pub connections_max: usize,
     /// `message_bytes_max`.
@@ -219,7 +211,6 @@ impl Config {
             },
             parallelism: number("parallelism", given("parallelism"), cores)?,
             checkpoint_interval_ms: number("checkpoint_interval_ms", given("checkpoint_interval_ms"), 1000)?,
-            epoch_interval_min_ms: number("epoch_interval_min_ms", given("epoch_interval_min_ms"), 2)?,
             connections_max: number("connections_max", given("connections_max"), 200)?,
             message_bytes_max: match given("message_bytes_max") {
                 Some(v) => bytes("message_bytes_max", &v)?,
@@ -263,7 +254,6 @@ impl Config {
             ("memory_limit", self.memory_limit.to_string()),
             ("parallelism", self.parallelism.to_string()),
             ("checkpoint_interval_ms", self.checkpoint_interval_ms.to_string()),
-            ("epoch_interval_min_ms", self.epoch_interval_min_ms.to_string()),
             ("connections_max", self.connections_max.to_string()),
             ("message_bytes_max", self.message_bytes_max.to_string()),
             ("trust_remote", self.trust_remote.to_string()),

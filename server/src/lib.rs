@@ -117,7 +117,6 @@ async fn serve_until_stopped(config: Config, queries: tokio::runtime::Handle) ->
         memory_limit: config.memory_limit,
         parallelism: config.parallelism,
         checkpoint_interval_ms: config.checkpoint_interval_ms,
-        epoch_interval_min_ms: config.epoch_interval_min_ms,
     };
     let engine = tokio::task::spawn_blocking(move || Engine::open(engine_config)).await??;
     engine.drop_temporary(None).await?;

@@ -80,7 +80,6 @@ impl Db {
             memory_limit: 512 << 20,
             parallelism,
             checkpoint_interval_ms,
-            epoch_interval_min_ms: 0,
         };
         Self::open(fs, config, dir)
     }

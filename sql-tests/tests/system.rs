@@ -11,6 +11,7 @@
 mod system {
     mod bad_input;
     mod blast;
+    mod blocks;
     mod cases;
     mod crash;
     mod files;

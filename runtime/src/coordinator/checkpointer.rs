@@ -96,6 +96,8 @@ pub struct Job {
     pub subscribers: BTreeMap<u32, Vec<u32>>,
     /// Existing regions.
     pub live: BTreeSet<u32>,
+    /// Those of them that began anew: what earlier checkpoints hold of them is not theirs.
+    pub anew: BTreeSet<u32>,
     /// Those that are tables: only the log can bring them forward.
     pub tables: BTreeSet<u32>,
     /// Epoch → log position.
@@ -115,6 +117,7 @@ impl Job {
             floors: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             live: BTreeSet::new(),
+            anew: BTreeSet::new(),
             tables: BTreeSet::new(),
             log_seqs: BTreeMap::new(),
             payload: Payload::default(),
@@ -233,7 +236,7 @@ impl Checkpointer {
 
     fn checkpoint(&mut self, mut job: Job) -> Result<CheckpointDone> {
         let mut frozen = std::mem::take(&mut self.carried);
-        frozen.retain(|f| job.live.contains(&f.region.0));
+        frozen.retain(|f| job.live.contains(&f.region.0) && !job.anew.contains(&f.region.0));
         frozen.append(&mut job.frozen);
         match self.write(&job, &frozen) {
             Ok((manifest, written, log_epoch)) => self.done(&job, frozen, manifest, written, log_epoch),
@@ -307,7 +310,7 @@ impl Checkpointer {
         let mut next = self.current.clone();
         next.number = self.store.next_manifest_number();
         next.term = self.store.term();
-        next.regions.retain(|r, _| job.live.contains(r));
+        next.regions.retain(|r, _| job.live.contains(r) && !job.anew.contains(r));
         if let Some(file) = file {
             next.files.insert(file.id, file.clone());
         }

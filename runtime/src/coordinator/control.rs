@@ -111,6 +111,9 @@ pub struct Control {
     /// A source could be cut if it had records now, and is to be asked again after this time.
     pub(super) poll_sources: Option<Duration>,
     pub(super) paused_sources: BTreeSet<ObjectId>,
+    /// Regions that begin anew under the id of one whose state a checkpoint may still hold, and those that the running checkpoint
+    /// forgets: see [`Control::hold_back`].
+    pub(super) anew: (BTreeSet<ObjectId>, BTreeSet<ObjectId>),
     pub(super) work: WorkSets,
     pub(super) timers: Timers,
     pub(super) recovering: bool,
@@ -181,6 +184,7 @@ impl Control {
             stopping: None,
             poll_sources: None,
             paused_sources: BTreeSet::new(),
+            anew: Default::default(),
             work: WorkSets::default(),
             timers: Timers::default(),
             recovering: true,

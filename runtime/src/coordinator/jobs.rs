@@ -47,6 +47,7 @@ impl Control {
 
     fn build_again(&mut self, id: ObjectId, record: &EpochRecord) {
         self.remove_object(id);
+        self.anew.0.insert(id);
         let catalog = Arc::clone(&self.catalog);
         if let Some(object) = catalog.get(id)
             && let Err(error) = self.add_object(object, record)

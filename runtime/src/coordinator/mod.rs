@@ -84,8 +84,6 @@ pub struct EngineConfig {
     pub parallelism: usize,
     /// Time between checkpoints while there is change.
     pub checkpoint_interval_ms: u64,
-    /// Shortest time between two epochs.
-    pub epoch_interval_min_ms: u64,
 }
 
 /// A transaction's writes.
@@ -659,7 +657,7 @@ impl Engine {
 
     /// Rows of `levee_catalog.NAME` for: `jobs`(id, name, kind, state, epoch, rows_out, checksum, finished), `regions`(id, name,
     /// epoch, checkpoint_epoch, lag_epochs, steps, runs, rows, bytes, state_bytes), `tasks`(region, fragment, task, incarnation,
-    /// epoch, rows_in, rows_out, state_bytes), `epochs`(epoch, timestamp, tables, rows), `checkpoints`(number, epoch, regions, files,
+    /// epoch, rows_in, rows_out, state_bytes, late_slices, longest_slice_us), `epochs`(epoch, timestamp, tables, rows), `checkpoints`(number, epoch, regions, files,
     /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total, rows_per_second, mode),
     /// `stream_errors`(job, name, expression, message, count, last_epoch), `sources`(id, name,
     /// connector, split, offset, finished, partition, end_offset, lag, status, error, dead_letters), `dead_letters`(source_id, source, partition, offset, reason,

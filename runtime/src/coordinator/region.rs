@@ -357,6 +357,30 @@ fn most_aligned(above: u64, reach: u64) -> u64 {
     (reach >> k) << k
 }
 
+/// Subscribers take their inputs' steps whole. An `end` inside an input's step moves to that step's end, if all inputs are complete
+/// up to there (`available`), else back to where it began; `None` if nothing after `submitted` is left then. Otherwise the region
+/// would be said to be complete through an epoch whose changes it has not seen, and a checkpoint of it would lose them.
+pub fn whole_steps<'a>(
+    inputs: impl Iterator<Item = &'a Relation> + Clone,
+    submitted: u64,
+    end: u64,
+    available: u64,
+) -> Option<u64> {
+    let settled = |from: u64, next: &dyn Fn(u64) -> u64| {
+        let mut epoch = from;
+        while next(epoch) != epoch {
+            epoch = next(epoch);
+        }
+        epoch
+    };
+    let forward = settled(end, &|e| inputs.clone().map(|r| r.step_end(e)).max().unwrap_or(e));
+    if forward <= available {
+        return Some(forward);
+    }
+    let back = settled(end, &|e| inputs.clone().map(|r| r.boundary(e)).min().unwrap_or(e));
+    (back > submitted).then_some(back)
+}
+
 /// The newest epoch at which all of `relations` have a boundary and are complete.
 pub fn common_boundary(relations: &[Arc<Relation>]) -> u64 {
     let mut epoch = relations.iter().map(|r| r.frontier()).min().unwrap_or(0);
@@ -426,6 +450,39 @@ mod tests {
         assert_eq!(choose_step(8, 14, &changed[3..], &none, 1000), 12);
         assert_eq!(choose_step(5, 14, &changed, &none, 2), 6);
         assert_eq!(choose_step(5, 14, &changed, &none, 0), 6);
+    }
+
+    /// A relation with steps of these epochs, each of one row.
+    fn stepped(steps: &[(u64, u64)]) -> Relation {
+        let field = arrow::datatypes::Field::new("x", arrow::datatypes::DataType::Int64, false);
+        let schema = Arc::new(arrow::datatypes::Schema::new(vec![field]));
+        let order = crate::relation::RowOrder::new(Arc::clone(&schema), vec![]).unwrap();
+        let relation = Relation::new(ObjectId(1), Arc::new(order), crate::relation::Base::default());
+        for (from, to) in steps {
+            let column = arrow::array::Int64Array::from(vec![*to as i64]);
+            let batch = arrow::array::RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(column)]).unwrap();
+            relation.publish(*from, *to, Some(crate::Delta::inserts(batch)));
+        }
+        relation
+    }
+
+    /// Two inputs lag differently: their steps overlap, and a subscriber must end where both have a boundary.
+    #[test]
+    fn no_step_ends_inside_an_inputs_step() {
+        let a = stepped(&[(0, 8), (8, 16)]);
+        let b = stepped(&[(0, 4), (4, 12), (12, 14), (14, 16)]);
+        let both = [&a, &b];
+        let end = |submitted, end, available| whole_steps(both.iter().copied(), submitted, end, available);
+        // Forward to where both meet, when both are there.
+        assert_eq!(end(0, 10, 16), Some(16));
+        assert_eq!(end(0, 16, 16), Some(16));
+        // Otherwise back; 8 is inside a step of the one, 4 inside one of the other.
+        assert_eq!(end(0, 10, 14), None);
+        let c = stepped(&[(0, 2), (2, 4), (4, 12)]);
+        let d = stepped(&[(0, 4), (4, 8)]);
+        assert_eq!(whole_steps([&c, &d].into_iter(), 0, 8, 8), Some(4));
+        assert_eq!(whole_steps([&c, &d].into_iter(), 0, 3, 8), Some(4));
+        assert_eq!(whole_steps([&c, &d].into_iter(), 4, 8, 8), None);
     }
 
     #[test]

@@ -225,6 +225,8 @@ fn task_rows(r: &RegionCtl) -> Vec<StatusRow> {
             text(t.rows_in),
             text(t.rows_out),
             text(t.state_bytes),
+            text(t.late_slices),
+            text(t.longest_slice_us),
         ]
     };
     tasks.into_iter().map(row).collect()

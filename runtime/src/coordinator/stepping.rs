@@ -6,7 +6,7 @@ use levee_planner::plan::ObjectId;
 
 use super::backfill::BackfillMeta;
 use super::control::Control;
-use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, choose_step};
+use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, choose_step, whole_steps};
 use crate::dataflow::{Step, StepInput};
 use crate::operators::Barrier;
 use crate::sources::SplitRange;
@@ -113,7 +113,9 @@ impl Control {
             let limit = self.shared.next_pin(region.submitted()).map_or(limit, |p| limit.min(p));
             let limit = self.next_write(region).map_or(limit, |w| limit.min(w));
             let end = choose_step(region.submitted(), limit, &changed, &self.stops, STEP_ROWS_MAX);
-            let Some(end) = self.whole_steps(region, end, available) else {
+            let inputs = region.inputs.iter().filter(|i| **i != region.id);
+            let inputs = inputs.filter_map(|i| self.regions.get(i)?.relation.as_deref());
+            let Some(end) = whole_steps(inputs, region.submitted(), end, available) else {
                 return Ok(());
             };
             let has_change = changed.iter().any(|(e, _)| *e <= end);
@@ -125,30 +127,6 @@ impl Control {
     fn next_write(&self, region: &RegionCtl) -> Option<u64> {
         let (first, _) = self.table_writes.get(&region.id)?.front()?;
         (!region.is_plain_table()).then_some(*first)
-    }
-
-    /// Subscribers take their inputs' steps whole. An `end` inside an input's step moves to that step's end, if all inputs are
-    /// complete up to there (`available`), else back to where it began; `None` if nothing is left then. Otherwise the region would
-    /// be said to be complete through an epoch whose changes it has not seen, and a checkpoint of it would lose them.
-    fn whole_steps(&self, region: &RegionCtl, end: u64, available: u64) -> Option<u64> {
-        let inputs = region
-            .inputs
-            .iter()
-            .filter(|i| **i != region.id)
-            .filter_map(|i| self.regions.get(i)?.relation.as_ref());
-        let settled = |from: u64, next: &dyn Fn(u64) -> u64| {
-            let mut epoch = from;
-            while next(epoch) != epoch {
-                epoch = next(epoch);
-            }
-            epoch
-        };
-        let forward = settled(end, &|e| inputs.clone().map(|r| r.step_end(e)).max().unwrap_or(e));
-        if forward <= available {
-            return Some(forward);
-        }
-        let back = settled(end, &|e| inputs.clone().map(|r| r.boundary(e)).min().unwrap_or(e));
-        (back > region.submitted()).then_some(back)
     }
 
     fn take_step(&mut self, id: ObjectId, end: u64, has_change: bool) -> Result<()> {

@@ -18,7 +18,6 @@ fn config(dir: &std::path::Path) -> EngineConfig {
         memory_limit: 1 << 30,
         parallelism: 2,
         checkpoint_interval_ms: 50,
-        epoch_interval_min_ms: 0,
     }
 }
 
@@ -290,5 +289,102 @@ async fn every_pinned_epoch_is_a_boundary() {
     for writer in writers {
         writer.await.unwrap();
     }
+    engine.shutdown().await;
+}
+
+async fn checkpoints(engine: &Arc<Engine>) -> u64 {
+    let engine = Arc::clone(engine);
+    let rows = tokio::task::spawn_blocking(move || engine.status("checkpoints"))
+        .await
+        .unwrap();
+    rows.first()
+        .and_then(|r| r[0].clone())
+        .map_or(0, |n| n.parse().unwrap())
+}
+
+/// Checkpoints in the midst of a backfill hold its pins; those that follow its end must not, or a restart would read the pinned rows
+/// a second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_pins_are_left_of_a_backfill() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(config(dir.path())).unwrap();
+    let t = create(&engine, table).await;
+    let other = create(&engine, table).await;
+    let many: Vec<(i64, i64, i64)> = (0..200_000).map(|i| (i, i % 5, 1)).collect();
+    commit(&engine, t, &many).await;
+    let id = engine.catalog().next_id();
+    crate::dataflow::debug_delay(&format!("v{id}"), 80);
+    let before = checkpoints(&engine).await;
+    let creating = tokio::spawn({
+        let engine = Arc::clone(&engine);
+        async move { create(&engine, |id| view(id, t)).await }
+    });
+    let mut n = 1_000_000;
+    while !creating.is_finished() {
+        // Keeps checkpoints coming while the view is built.
+        n += 1;
+        commit(&engine, other, &[(n, 1, 1)]).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let v = creating.await.unwrap();
+    crate::dataflow::debug_delay(&format!("v{id}"), 0);
+    assert!(
+        checkpoints(&engine).await > before,
+        "no checkpoint while the view was built"
+    );
+    let expected: Vec<(i64, i64)> = (0..5).map(|g| (g, 40_000)).collect();
+    assert_eq!(read(&engine, v, 0).await, expected);
+    let built = checkpoints(&engine).await;
+    while checkpoints(&engine).await < built + 2 {
+        n += 1;
+        commit(&engine, other, &[(n, 1, 1)]).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    engine.shutdown().await;
+    drop(engine);
+    let engine = Engine::open(config(dir.path())).unwrap();
+    assert_eq!(read(&engine, v, 0).await, expected);
+    let epoch = commit(&engine, t, &[(0, 0, -1)]).await;
+    assert_eq!(read(&engine, v, epoch).await[0], (0, 39_999));
+    engine.shutdown().await;
+}
+
+/// An epoch that changes one table visits what reads it and nothing else; all others are complete with it all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_rests_is_complete_without_being_visited() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(config(dir.path())).unwrap();
+    let mut pairs = Vec::new();
+    for _ in 0..4 {
+        let t = create(&engine, table).await;
+        let v = create(&engine, |id| view(id, t)).await;
+        let w = create(&engine, |id| view(id, t)).await;
+        pairs.push((t, v, w));
+    }
+    let (first, ..) = pairs[0];
+    for i in 0..50 {
+        let epoch = commit(&engine, first, &[(i, i % 3, 1)]).await;
+        // All relations answer at the newest epoch, whichever of them the epoch changed.
+        let all: Vec<ObjectId> = pairs.iter().flat_map(|(t, v, w)| [*t, *v, *w]).collect();
+        let snapshot = engine.snapshot(&all, epoch).await.unwrap();
+        assert!(snapshot.epoch >= epoch);
+    }
+    let engine_too = Arc::clone(&engine);
+    let regions = tokio::task::spawn_blocking(move || engine_too.status("regions"))
+        .await
+        .unwrap();
+    for row in &regions {
+        let name = row[1].clone().unwrap();
+        assert_eq!(row[4].as_deref(), Some("0"), "{name} lags");
+        let steps: u64 = row[5].as_deref().unwrap().parse().unwrap();
+        let busy = pairs[0].0.to_string() == row[0].clone().unwrap()
+            || pairs[0].1.to_string() == row[0].clone().unwrap()
+            || pairs[0].2.to_string() == row[0].clone().unwrap();
+        assert!(busy == (steps > 3), "{name} took {steps} steps");
+    }
+    // A table that rested takes the next epoch, and a view of it with it.
+    let (t, v, _) = pairs[3];
+    let epoch = commit(&engine, t, &[(1, 9, 1)]).await;
+    assert_eq!(read(&engine, v, epoch).await, [(9, 1)]);
     engine.shutdown().await;
 }

@@ -8,7 +8,7 @@ use levee_planner::plan::ObjectId;
 
 use super::checkpointer::{CheckpointDone, Job, Payload};
 use super::control::{Control, FOLD_EVERY, error_text};
-use super::region::{RegionCtl, RegionKind};
+use super::region::{Frozen, RegionCtl, RegionKind};
 use super::shared::CheckpointInfo;
 use crate::Result;
 
@@ -85,7 +85,7 @@ impl Control {
     }
 
     fn job(&mut self, epoch: u64) -> Job {
-        let frozen = std::mem::take(&mut self.frozen);
+        let frozen = self.hold_back();
         let mut frozen_at: BTreeMap<ObjectId, u64> = BTreeMap::new();
         for part in &frozen {
             let at = frozen_at.entry(part.region).or_insert(part.epoch);
@@ -116,6 +116,7 @@ impl Control {
             floors,
             subscribers,
             live: self.regions.values().filter(|r| !r.detached).map(|r| r.id.0).collect(),
+            anew: self.anew.1.iter().map(|id| id.0).collect(),
             tables: self
                 .regions
                 .values()
@@ -132,6 +133,17 @@ impl Control {
         }
     }
 
+    /// What has been frozen, without the parts of regions that began anew since the last checkpoint: this one forgets what earlier ones
+    /// hold under their ids, and the next takes their own state.
+    fn hold_back(&mut self) -> Vec<Frozen> {
+        self.anew.1 = self.anew.0.clone();
+        let frozen = std::mem::take(&mut self.frozen);
+        let (held, frozen) = frozen.into_iter().partition(|f| self.anew.1.contains(&f.region));
+        self.frozen = held;
+        self.changed_since_tick |= !self.anew.1.is_empty();
+        frozen
+    }
+
     pub(super) fn on_checkpoint(&mut self, result: Result<CheckpointDone>) {
         self.checkpoint_running = false;
         // New regions choose their pins between checkpoints.
@@ -145,12 +157,14 @@ impl Control {
                 return;
             }
         };
-        for (id, epoch) in &done.epochs {
+        // A checkpoint that was under way when a region began anew speaks of what was there before.
+        let anew = &self.anew.0;
+        for (id, epoch) in done.epochs.iter().filter(|(id, _)| !anew.contains(&ObjectId(**id))) {
             if let Some(region) = self.regions.get_mut(&ObjectId(*id)) {
                 region.completed_epoch = Some(*epoch);
             }
         }
-        for frozen in &done.frozen {
+        for frozen in done.frozen.iter().filter(|f| !anew.contains(&f.region)) {
             if let Some(region) = self.regions.get_mut(&frozen.region) {
                 region.completed_seq = frozen.step_seq.or(region.completed_seq);
                 region.completed_relation_seq = frozen.relation_seq;
@@ -164,6 +178,8 @@ impl Control {
                 dataflow.checkpoint_completed(seq, done.reader(region.id));
             }
         }
+        let forgotten = std::mem::take(&mut self.anew.1);
+        self.anew.0.retain(|id| !forgotten.contains(id));
         self.timeline.forget_before(done.log_epoch);
         let regions = &self.regions;
         self.work.runs.retain(|id| {

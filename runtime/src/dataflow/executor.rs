@@ -1,21 +1,27 @@
 //! Threads that run tasks, fairly between regions.
 //!
 //! ```text
-//!   regions with ready tasks:  [ A ] → [ B ] → [ C ]        a thread takes the first region's first task,
-//!   ready tasks of each:        a1      b0      c0           puts the region back at the end, and runs the
-//!                               a0              c1           task for about a millisecond
+//!   regions with ready tasks:   A      B      C              a thread takes the region that has used the least time,
+//!   time used, ms:              41.0   41.7   54.2           and runs its first task for about a millisecond; what the
+//!   ready tasks of each:        a1     b0     c0             slice took is added to the region's time
 //! ```
 //!
-//! A region with a thousand ready tasks or with one that never ends gets one slice a round, like every other. A task is idle,
-//! queued, running or notified (woken while it ran); waking one that is queued or running costs an atomic operation. The lock
-//! on the queues is taken once per slice and per real wake-up. A thread without work waits on a condition variable, no longer
-//! than to the next timer.
+//! So regions that are busy share the threads by time, not by turns: one whose slices are long gets fewer of them, one with a
+//! thousand ready tasks no more than another. A region that was idle begins at the time of the one served last: it is served
+//! next, and has no claim for the time that it did not use.
+//!
+//! A slice cannot be taken away: an expression may be slow, and a thread may sit in it. When all threads are in one slice each for
+//! [`PATIENCE`] while tasks wait, spare threads take turns beside them and leave the rest to the operating system.
+//!
+//! A task is idle, queued, running or notified (woken while it ran); waking one that is queued or running costs an atomic
+//! operation. The lock on the queues is taken once per slice and per real wake-up. A thread without work waits on a condition
+//! variable, no longer than to the next timer.
 //!
 //! Threads are apart from the clients' (tokio's): a heavy dataflow does not delay a session's protocol work, and a slow
 //! session holds up no task. Restores read files, so they run on helper threads that start when first needed.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -26,6 +32,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How long a task runs before others get their turn; checked once per pushed batch.
 pub(crate) const SLICE: Duration = Duration::from_millis(1);
+
+/// How long a slice may be before it counts as late, and before other tasks need not wait for it.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Time that every slice costs its region at least: regions with tiny slices take turns.
+const SLICE_COST_MIN: Duration = Duration::from_micros(20);
 
 /// What a job wants after a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,14 +74,15 @@ impl Executor {
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues::default()),
             work: Condvar::new(),
+            spare_work: Condvar::new(),
             helpers: Mutex::new(Helpers::default()),
             helper_work: Condvar::new(),
             helpers_max: threads,
             timer_number: AtomicU64::new(0),
         });
-        let handles = (0..threads)
-            .map(|i| spawn(format!("levee-dataflow-{i}"), Arc::clone(&shared), Shared::run_tasks))
-            .collect();
+        let tasks = (0..threads).map(|i| spawn(format!("levee-dataflow-{i}"), Arc::clone(&shared), Shared::run_tasks));
+        let spares = (0..threads).map(|i| spawn(format!("levee-spare-{i}"), Arc::clone(&shared), Shared::run_spare));
+        let handles = tasks.chain(spares).collect();
         Arc::new(Self {
             shared,
             threads: Mutex::new(handles),
@@ -81,6 +94,7 @@ impl Executor {
     pub fn shutdown(&self) {
         self.shared.queues.lock().stopping = true;
         self.shared.work.notify_all();
+        self.shared.spare_work.notify_all();
         let helpers = {
             let mut helpers = self.shared.helpers.lock();
             helpers.stopping = true;
@@ -125,6 +139,7 @@ fn spawn(name: String, shared: Arc<Shared>, body: fn(&Arc<Shared>)) -> JoinHandl
 pub(crate) struct Shared {
     queues: Mutex<Queues>,
     work: Condvar,
+    spare_work: Condvar,
     helpers: Mutex<Helpers>,
     helper_work: Condvar,
     helpers_max: usize,
@@ -133,10 +148,16 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Queues {
-    /// Groups with a ready task, each once.
-    groups: VecDeque<Arc<Group>>,
+    /// Groups with a ready task, each once, by the time that they have used.
+    groups: BTreeMap<(u64, u64), Arc<Group>>,
+    /// Time used by the group served last when it was served.
+    served: u64,
+    /// Slices begun by the threads that are not spare.
+    turns: u64,
     timers: BinaryHeap<Reverse<Timer>>,
     sleeping: usize,
+    /// Spare threads that nobody has told yet that tasks wait.
+    spares: usize,
     stopping: bool,
 }
 
@@ -149,10 +170,29 @@ struct Helpers {
 }
 
 /// The tasks of one region, as the queue sees them.
-#[derive(Default)]
 pub(crate) struct Group {
+    number: u64,
     /// Locked only while the queues are.
-    ready: Mutex<VecDeque<Arc<TaskCell>>>,
+    state: Mutex<GroupState>,
+}
+
+#[derive(Default)]
+struct GroupState {
+    ready: VecDeque<Arc<TaskCell>>,
+    /// Nanoseconds of slices, with those that were never asked for.
+    used: u64,
+    /// Place in the queue.
+    queued: Option<(u64, u64)>,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            state: Mutex::default(),
+        }
+    }
 }
 
 struct Timer {
@@ -181,25 +221,48 @@ impl Ord for Timer {
 impl Queues {
     fn push(&mut self, cell: Arc<TaskCell>) {
         let group = Arc::clone(&cell.group);
-        let mut ready = group.ready.lock();
-        ready.push_back(cell);
-        if ready.len() == 1 {
-            drop(ready);
-            self.groups.push_back(group);
+        let mut state = group.state.lock();
+        state.ready.push_back(cell);
+        if state.queued.is_none() {
+            state.used = state.used.max(self.served);
+            self.queue(&group, &mut state);
         }
     }
 
+    fn queue(&mut self, group: &Arc<Group>, state: &mut GroupState) {
+        let place = (state.used, group.number);
+        state.queued = Some(place);
+        self.groups.insert(place, Arc::clone(group));
+    }
+
     fn pop(&mut self) -> Option<Arc<TaskCell>> {
-        let group = self.groups.pop_front()?;
-        let mut ready = group.ready.lock();
-        let cell = ready.pop_front();
-        let more = !ready.is_empty();
-        drop(ready);
-        if more {
-            self.groups.push_back(group);
+        let ((used, _), group) = self.groups.pop_first()?;
+        self.served = self.served.max(used);
+        let mut state = group.state.lock();
+        let cell = state.ready.pop_front();
+        state.queued = None;
+        if !state.ready.is_empty() {
+            // Another thread may take it meanwhile: as if this slice were over.
+            state.used += nanos(SLICE);
+            self.queue(&group, &mut state);
+            state.used -= nanos(SLICE);
         }
         cell
     }
+
+    /// Adds a slice to its group's time.
+    fn charge(&mut self, group: &Arc<Group>, slice: Duration) {
+        let mut state = group.state.lock();
+        state.used += nanos(slice.max(SLICE_COST_MIN));
+        if let Some(place) = state.queued {
+            self.groups.remove(&place);
+            self.queue(group, &mut state);
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Shared {
@@ -207,12 +270,8 @@ impl Shared {
         let mut queues = self.queues.lock();
         while !queues.stopping {
             self.fire_timers(&mut queues);
-            if let Some(cell) = queues.pop() {
-                if !queues.groups.is_empty() && queues.sleeping > 0 {
-                    self.work.notify_one();
-                }
-                let poll = MutexGuard::unlocked(&mut queues, || cell.run());
-                self.after(&mut queues, cell, poll);
+            queues.turns += 1;
+            if self.run_one(&mut queues) {
                 continue;
             }
             queues.sleeping += 1;
@@ -223,6 +282,42 @@ impl Shared {
                 None => self.work.wait(&mut queues),
             }
             queues.sleeping -= 1;
+        }
+    }
+
+    /// Runs one slice of the next task; answers whether there was one.
+    fn run_one(self: &Arc<Self>, queues: &mut MutexGuard<'_, Queues>) -> bool {
+        let Some(cell) = queues.pop() else {
+            return false;
+        };
+        if !queues.groups.is_empty() {
+            if queues.sleeping > 0 {
+                self.work.notify_one();
+            } else if queues.spares > 0 {
+                self.spare_work.notify_one();
+            }
+        }
+        let started = Instant::now();
+        let poll = MutexGuard::unlocked(queues, || cell.run());
+        let slice = started.elapsed();
+        cell.note(slice);
+        queues.charge(&cell.group, slice);
+        self.after(queues, cell, poll);
+        true
+    }
+
+    /// When tasks wait and no thread has begun a slice for [`PATIENCE`], takes turns until one does.
+    fn run_spare(self: &Arc<Self>) {
+        let mut queues = self.queues.lock();
+        while !queues.stopping {
+            if queues.groups.is_empty() || queues.sleeping > 0 {
+                queues.spares += 1;
+                self.spare_work.wait(&mut queues);
+                queues.spares -= 1;
+            }
+            let (turns, until) = (queues.turns, Instant::now() + PATIENCE);
+            while !queues.stopping && !self.spare_work.wait_until(&mut queues, until).timed_out() {}
+            while queues.turns == turns && !queues.stopping && self.run_one(&mut queues) {}
         }
     }
 
@@ -311,6 +406,8 @@ const DONE: u8 = 4;
 /// A job with its place in the queues.
 pub(crate) struct TaskCell {
     state: AtomicU8,
+    late_slices: AtomicU64,
+    longest_slice_us: AtomicU64,
     job: Mutex<Option<Box<dyn Job>>>,
     group: Arc<Group>,
     shared: Arc<Shared>,
@@ -321,10 +418,29 @@ impl TaskCell {
     pub(crate) fn new(shared: &Arc<Shared>, group: &Arc<Group>) -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU8::new(IDLE),
+            late_slices: AtomicU64::new(0),
+            longest_slice_us: AtomicU64::new(0),
             job: Mutex::new(None),
             group: Arc::clone(group),
             shared: Arc::clone(shared),
         })
+    }
+
+    fn note(&self, slice: Duration) {
+        if slice > PATIENCE {
+            self.late_slices.fetch_add(1, Ordering::Relaxed);
+        }
+        let us = u64::try_from(slice.as_micros()).unwrap_or(u64::MAX);
+        self.longest_slice_us.fetch_max(us, Ordering::Relaxed);
+    }
+
+    /// Slices that were longer than [`PATIENCE`], and the longest in microseconds, by the clock on the wall: a slice during which the
+    /// operating system ran something else is among them.
+    pub(crate) fn slices(&self) -> (u64, u64) {
+        (
+            self.late_slices.load(Ordering::Relaxed),
+            self.longest_slice_us.load(Ordering::Relaxed),
+        )
     }
 
     /// Gives the cell its job; call before the first wake.
@@ -337,10 +453,12 @@ impl TaskCell {
         if self.mark_woken() {
             let mut queues = self.shared.queues.lock();
             queues.push(Arc::clone(self));
-            let sleeping = queues.sleeping > 0;
+            let (sleeping, spares) = (queues.sleeping > 0, queues.spares > 0);
             drop(queues);
             if sleeping {
                 self.shared.work.notify_one();
+            } else if spares {
+                self.shared.spare_work.notify_one();
             }
         }
     }
@@ -448,8 +566,82 @@ mod tests {
         let quick = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
         quick.set_job(Box::new(Quick(slices, Vec::new(), done)));
         quick.wake();
-        assert_eq!(finished.recv_timeout(Duration::from_secs(20)).unwrap(), 9);
+        let between = finished.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(between <= 10, "{between} slices of others between ten of its own");
         executor.shutdown();
+    }
+
+    /// Sits in a slice until it is told to go on.
+    struct Stuck(mpsc::Receiver<()>);
+
+    impl Job for Stuck {
+        fn poll(&mut self) -> Poll {
+            let told = self.0.recv_timeout(Duration::from_secs(20));
+            assert!(told.is_ok(), "nobody got through beside a slice that does not end");
+            Poll::Done
+        }
+    }
+
+    #[test]
+    fn a_slice_that_does_not_end_holds_nobody_up() {
+        let executor = Executor::new(1);
+        let (go_on, told) = mpsc::channel();
+        let stuck = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
+        stuck.set_job(Box::new(Stuck(told)));
+        stuck.wake();
+        let (done, finished) = mpsc::channel();
+        let other = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
+        let counting = Counting {
+            left: 10,
+            done,
+            name: 1,
+        };
+        other.set_job(Box::new(counting));
+        other.wake();
+        assert_eq!(finished.recv_timeout(Duration::from_secs(10)).unwrap(), 1);
+        go_on.send(()).unwrap();
+        executor.shutdown();
+        assert!(
+            stuck.slices().0 > 0 && stuck.slices().1 >= 5000,
+            "a long slice was not counted"
+        );
+    }
+
+    /// One group's slices take ten times as long as another's: they get the same time, not the same number of slices.
+    #[test]
+    fn busy_groups_share_the_time() {
+        let mut queues = Queues::default();
+        let shared = Executor::new(1);
+        let groups: Vec<Arc<Group>> = (0..2).map(|_| Arc::default()).collect();
+        let cells: Vec<_> = groups.iter().map(|g| TaskCell::new(shared.shared(), g)).collect();
+        cells.iter().for_each(|c| queues.push(Arc::clone(c)));
+        let mut slices = [0; 2];
+        for _ in 0..1100 {
+            let cell = queues.pop().unwrap();
+            let long = usize::from(Arc::ptr_eq(&cell, &cells[1]));
+            slices[long] += 1;
+            let slice = Duration::from_millis(if long == 1 { 10 } else { 1 });
+            queues.charge(&groups[long], slice);
+            queues.push(cell);
+        }
+        assert!((98..=102).contains(&slices[1]), "{slices:?}");
+        // One that comes late is served next, and not for all that it has missed.
+        let late = Arc::new(Group::default());
+        let cell = TaskCell::new(shared.shared(), &late);
+        queues.push(Arc::clone(&cell));
+        let mut before = 0;
+        for _ in 0..20 {
+            let next = queues.pop().unwrap();
+            if Arc::ptr_eq(&next, &cell) {
+                before += 1;
+            }
+            queues.charge(&Arc::clone(&next.group), Duration::from_millis(5));
+            queues.push(next);
+        }
+        assert!(
+            (5..=9).contains(&before),
+            "{before} of 20 slices for one of three groups"
+        );
     }
 
     /// A wake that arrives while the job runs is not lost: the job runs once more.

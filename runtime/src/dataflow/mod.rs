@@ -204,4 +204,8 @@ pub struct TaskInfo {
     pub rows_out: u64,
     /// State held.
     pub state_bytes: u64,
+    /// Slices that took longer than 5 ms, and so may have held up others.
+    pub late_slices: u64,
+    /// The longest slice, microseconds.
+    pub longest_slice_us: u64,
 }

@@ -13,6 +13,7 @@
 //! With an empty stack the next leaf that has rows is read. A step's memory is that of the batches on one path to the root.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use levee_planner::plan::StreamNode;
@@ -24,6 +25,13 @@ use crate::hash::owner;
 use crate::operators::cold::{Cold, ColdReader, Evicted};
 use crate::operators::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter, StreamError};
 use crate::{Delta, Result, RuntimeError};
+
+/// Rows that an operator is given at once at most, at first, and when rows are slow.
+const PIECE_ROWS_MAX: usize = 65_536;
+const PIECE_ROWS_FIRST: usize = 256;
+const PIECE_ROWS_MIN: usize = 16;
+/// A piece of work that takes longer makes the next ones smaller.
+const PIECE_TIME_MAX: Duration = Duration::from_millis(3);
 
 /// Makes an operator: [`crate::operators::instantiate`], or a test's own.
 pub(crate) type OperatorFactory =
@@ -51,6 +59,8 @@ pub(crate) struct Program {
     nodes: Vec<Node>,
     leaves: Vec<LeafNode>,
     work: Vec<Work>,
+    /// Rows of a piece of work: fewer when rows are slow, so that the task can stop between pieces.
+    piece_rows: usize,
     barrier: Option<Barrier>,
     closed: bool,
     /// Expressions that failed in this step.
@@ -94,6 +104,7 @@ impl Program {
             nodes: Vec::new(),
             leaves: Vec::new(),
             work: Vec::new(),
+            piece_rows: PIECE_ROWS_FIRST,
             barrier: None,
             closed: true,
             errors: Vec::new(),
@@ -232,7 +243,11 @@ impl Program {
     pub(crate) fn advance(&mut self, sink: &mut dyn Sink, expired: &mut dyn FnMut() -> bool) -> Result<Advance> {
         while !self.closed {
             match self.work.pop() {
-                Some(work) => self.run(work, sink)?,
+                Some(work) => {
+                    let started = Instant::now();
+                    self.run(work, sink)?;
+                    self.size_pieces(started.elapsed());
+                }
                 None => {
                     if !self.read_leaf(sink)? {
                         return Ok(Advance::Blocked);
@@ -257,7 +272,7 @@ impl Program {
                 LeafPoll::Ready(delta) => {
                     self.rows_in += delta.num_rows() as u64;
                     match self.nodes[node].parent {
-                        Some((node, input)) => self.work.push(Work::Push { node, input, delta }),
+                        Some((node, input)) => self.push(node, input, delta),
                         None => sink.emit(delta)?,
                     }
                     return Ok(true);
@@ -311,11 +326,36 @@ impl Program {
         }
         match self.nodes[node].parent {
             Some((node, input)) => {
-                self.work
-                    .extend(deltas.into_iter().rev().map(|delta| Work::Push { node, input, delta }));
+                for delta in deltas.into_iter().rev() {
+                    self.push(node, input, delta);
+                }
                 Ok(())
             }
             None => deltas.into_iter().try_for_each(|delta| sink.emit(delta)),
+        }
+    }
+
+    /// Puts rows on top of the work, in pieces.
+    fn push(&mut self, node: usize, input: usize, delta: Delta) {
+        let (rows, piece) = (delta.num_rows(), self.piece_rows);
+        if rows <= piece {
+            self.work.push(Work::Push { node, input, delta });
+            return;
+        }
+        let pieces = (0..rows).step_by(piece).rev();
+        self.work.extend(pieces.map(|from| Work::Push {
+            node,
+            input,
+            delta: delta.slice(from, piece.min(rows - from)),
+        }));
+    }
+
+    /// How a step's rows are cut may follow the clock: what the operators emit does not depend on it (I2).
+    fn size_pieces(&mut self, took: Duration) {
+        if took > PIECE_TIME_MAX {
+            self.piece_rows = (self.piece_rows / 4).max(PIECE_ROWS_MIN);
+        } else if took < PIECE_TIME_MAX / 8 {
+            self.piece_rows = (self.piece_rows * 2).min(PIECE_ROWS_MAX);
         }
     }
 

@@ -343,6 +343,7 @@ impl RegionShared {
     }
 
     fn info(&self, slot: usize) -> TaskInfo {
+        let (late_slices, longest_slice_us) = self.cells[slot].slices();
         let slot = &self.slots[slot];
         TaskInfo {
             fragment: slot.place.fragment,
@@ -352,6 +353,8 @@ impl RegionShared {
             rows_in: slot.rows_in.load(Ordering::Relaxed),
             rows_out: slot.rows_out.load(Ordering::Relaxed),
             state_bytes: slot.state_bytes.load(Ordering::Relaxed),
+            late_slices,
+            longest_slice_us,
         }
     }
 }

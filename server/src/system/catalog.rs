@@ -174,7 +174,7 @@ fn lists(context: &SystemContext, name: &str) -> Made {
                     some(user),
                     None,
                     some("f"),
-                    some("t"),
+                    some(if relations::is_populated(context, o) { "t" } else { "f" }),
                     view_text(context, o),
                 ]);
             }

@@ -66,6 +66,8 @@ const TABLES: &[(&str, Columns)] = &[
             ("rows_in", Int),
             ("rows_out", Int),
             ("state_bytes", Int),
+            ("late_slices", Int),
+            ("longest_slice_us", Int),
         ],
     ),
     (

@@ -2,6 +2,7 @@
 
 use arrow::datatypes::Field;
 use levee_planner::catalog::{CatalogObject, CommentKey, Generated, ObjectKind, TableDef};
+use levee_planner::job::JobState;
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::{oid, typmod};
 use levee_planner::sql::{shown_default, shown_expression};
@@ -71,7 +72,7 @@ const PG_CLASS: &str = "oid:o relname:t relnamespace:o reltype:o reloftype:o rel
     relchecks:s relhasrules:b relhastriggers:b relhassubclass:b relrowsecurity:b relforcerowsecurity:b relispopulated:b \
     relreplident:t relispartition:b relrewrite:o relfrozenxid:o relminmxid:o relacl:t reloptions:t relpartbound:t";
 const PG_CLASS_ROW: &str = "$oid $name $schema 0 0 10 $am $oid 0 0 -1 0 0 $index f $persistence $kind $natts $checks $rules $triggers \
-    f f f t $identity f 0 0 0 ~ ~ ~";
+    f f f $populated $identity f 0 0 0 ~ ~ ~";
 
 /// What differs between rows of `pg_class`.
 struct Class<'a> {
@@ -84,6 +85,7 @@ struct Class<'a> {
     indexed: bool,
     triggers: bool,
     temporary: bool,
+    populated: bool,
 }
 
 impl Class<'_> {
@@ -108,6 +110,7 @@ impl Class<'_> {
                 ("checks", self.checks.to_string()),
                 ("rules", flag(self.kind == "v" || self.kind == "m")),
                 ("triggers", flag(self.triggers)),
+                ("populated", flag(self.populated)),
                 (
                     "identity",
                     if matches!(self.kind, "r" | "m") { "d" } else { "n" }.to_owned(),
@@ -127,6 +130,11 @@ pub fn has_triggers(context: &SystemContext, o: &CatalogObject) -> bool {
         || context.catalog.objects().filter_map(CatalogObject::table).any(refers)
 }
 
+/// Whether a relation holds its rows: not so a view made WITH NO DATA.
+pub fn is_populated(context: &SystemContext, o: &CatalogObject) -> bool {
+    *context.catalog.job(o.id) != JobState::Unpopulated
+}
+
 /// `pg_class`.
 pub fn pg_class(context: &SystemContext) -> Made {
     let mut rows = Vec::new();
@@ -143,6 +151,7 @@ pub fn pg_class(context: &SystemContext) -> Made {
             indexed,
             triggers: has_triggers(context, o),
             temporary: context.catalog.is_temporary(o),
+            populated: is_populated(context, o),
         };
         rows.push(class.row());
     }
@@ -157,6 +166,7 @@ pub fn pg_class(context: &SystemContext) -> Made {
             indexed: false,
             triggers: false,
             temporary: context.catalog.is_temporary(i.table),
+            populated: true,
         };
         rows.push(class.row());
     }
@@ -171,6 +181,7 @@ pub fn pg_class(context: &SystemContext) -> Made {
             indexed: false,
             triggers: false,
             temporary: false,
+            populated: true,
         };
         rows.push(class.row());
     }

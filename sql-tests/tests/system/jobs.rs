@@ -54,6 +54,19 @@ async fn until(session: &PgSession, sql: &str, wanted: &str) {
     }
 }
 
+/// Waits until that many checkpoints have been completed, with change to keep them coming.
+async fn checkpoints_pass(session: &PgSession, n: i64) {
+    let newest = "SELECT coalesce(max(number), 0) FROM levee_catalog.checkpoints";
+    exec(session, "CREATE TABLE IF NOT EXISTS ticks (n int)").await;
+    let wanted = one(session, newest).await.parse::<i64>().expect("number") + n;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while one(session, newest).await.parse::<i64>().expect("number") < wanted {
+        assert!(Instant::now() < deadline, "no checkpoints any more");
+        exec(session, "INSERT INTO ticks VALUES (1)").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 async fn big_table(session: &PgSession) {
     exec(session, "CREATE TABLE t (k bigint, x bigint)").await;
     let insert = format!("INSERT INTO t SELECT g, g % 100 FROM generate_series(1, {ROWS}) s(g)");
@@ -231,9 +244,12 @@ fn views_without_data_are_filled_by_refresh() {
         )
         .await;
         refused(&session, "CREATE MATERIALIZED VIEW w AS SELECT s FROM v", "55000").await;
+        let populated = "SELECT ispopulated FROM pg_matviews WHERE matviewname = 'v'";
+        assert_eq!(one(&session, populated).await, "f");
         refused(&session, "REFRESH MATERIALIZED VIEW CONCURRENTLY v", "0A000").await;
         exec(&session, "REFRESH MATERIALIZED VIEW v").await;
         assert_eq!(one(&session, "SELECT s FROM v").await, "30");
+        assert_eq!(one(&session, populated).await, "t");
         exec(&session, "CREATE MATERIALIZED VIEW w AS SELECT s FROM v").await;
         refused(&session, "REFRESH MATERIALIZED VIEW v WITH NO DATA", "2BP01").await;
         exec(&session, "INSERT INTO t VALUES (3, 30)").await;
@@ -298,15 +314,7 @@ fn a_paused_view_stands_and_holds_nobody_back() {
             one(&session, "SELECT state FROM levee_catalog.jobs WHERE name = 'v'").await,
             "paused"
         );
-        // Long enough for checkpoints to pass while it stands.
-        let ticks = "SELECT max(number) >= 3 FROM levee_catalog.checkpoints";
-        for k in 40..200 {
-            exec(&session, &format!("INSERT INTO t VALUES ({k}, {k})")).await;
-            if one(&session, ticks).await == "t" {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        checkpoints_pass(&session, 3).await;
         // Paused without a checkpoint in between: the log has it.
         exec(&session, "ALTER MATERIALIZED VIEW late PAUSE").await;
     });
@@ -360,7 +368,7 @@ fn a_failed_view_lets_go_and_is_built_again() {
         until(&session, state, "failed").await;
     });
     server.kill();
-    let server = Server::start(&data, &ServerOptions::default());
+    let mut server = Server::start(&data, &ServerOptions::default());
     block_on(async {
         let session = server.connect().await;
         refused(&session, "SELECT * FROM v", "55000").await;
@@ -371,6 +379,49 @@ fn a_failed_view_lets_go_and_is_built_again() {
         exec(&session, "DELETE FROM t WHERE k = 1").await;
         assert_eq!(one(&session, "SELECT s FROM w").await, "7");
         assert_eq!(one(&session, "SELECT count(*) FROM v").await, "2");
+        // The state of the life before is in no checkpoint that a restart would begin with.
+        checkpoints_pass(&session, 3).await;
         assert_eq!(server.complaints(&expected), Vec::<String>::new());
+    });
+    server.kill();
+    let server = Server::start(&data, &ServerOptions::default());
+    block_on(async {
+        let session = server.connect().await;
+        assert_eq!(one(&session, "SELECT s FROM w").await, "7");
+        exec(&session, "INSERT INTO t VALUES (1, 1)").await;
+        assert_eq!(one(&session, "SELECT s FROM w").await, "17");
+        assert_eq!(one(&session, "SELECT count(*) FROM v").await, "3");
+        assert_eq!(server.complaints(&[]), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_paused_source_brings_nothing_new() {
+    let _turn = turns::shared();
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let server = Server::start(&dir.path().join("data"), &ServerOptions::default());
+    block_on(async {
+        let session = server.connect().await;
+        exec(
+            &session,
+            "CREATE SOURCE bid WITH (connector = 'nexmark', nexmark.event.type = 'bid', nexmark.event.rate = 1000)",
+        )
+        .await;
+        exec(&session, "CREATE MATERIALIZED VIEW n AS SELECT count(*) AS n FROM bid").await;
+        until(&session, "SELECT n > 10 FROM n", "t").await;
+        exec(&session, "ALTER SOURCE bid PAUSE").await;
+        exec(&session, "FLUSH").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        exec(&session, "FLUSH").await;
+        let n = one(&session, "SELECT n FROM n").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(
+            one(&session, "SELECT n FROM n").await,
+            n,
+            "a paused source brought records"
+        );
+        exec(&session, "ALTER SOURCE bid RESUME").await;
+        until(&session, &format!("SELECT n > {n} FROM n"), "t").await;
+        assert_eq!(server.complaints(&[]), Vec::<String>::new());
     });
 }
