@@ -133,6 +133,8 @@ class Run:
         """Creates what is not there yet; levee may die meanwhile."""
         try:
             with self.levee.connect() as conn:
+                # In the foreground a creation would be given up when levee dies.
+                conn.execute("SET background_ddl = on")
                 for name, text in statements.items():
                     conn.execute(f"CREATE SINK IF NOT EXISTS {name} {text}")
         except psycopg.OperationalError as e:

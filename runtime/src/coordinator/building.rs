@@ -4,7 +4,7 @@ use levee_planner::plan::ObjectId;
 
 use super::backfill::{Backfill, Pin};
 use super::control::Control;
-use super::region::IN_FLIGHT_MAX;
+use super::region::{IN_FLIGHT_MAX, RegionKind};
 use crate::{Result, RuntimeError};
 
 impl Control {
@@ -84,12 +84,14 @@ impl Control {
             if self.checkpoint_running {
                 return Ok(());
             }
-            let waiting = region
-                .inputs
-                .iter()
-                .filter_map(|i| self.regions.get(i))
-                .any(|r| !r.visible());
-            if waiting {
+            let inputs = || region.inputs.iter().filter_map(|i| self.regions.get(i));
+            if inputs().any(|r| !r.visible()) {
+                return Ok(());
+            }
+            // A view that no checkpoint holds could not be found again at the epoch where it is pinned. A table's beginning can: the
+            // log is kept for it.
+            if inputs().any(|r| r.kind != RegionKind::Table && r.completed_epoch.is_none()) {
+                self.ask_for_checkpoint();
                 return Ok(());
             }
         }

@@ -3,8 +3,6 @@
 //! A sink that is filled for the first time delivers nothing before a checkpoint holds the epochs at which its inputs are pinned:
 //! after a restart without one, other epochs would be chosen, and rows already delivered could not be told from others.
 
-use std::time::Duration;
-
 use levee_planner::catalog::{CatalogObject, ObjectKind, SinkDef};
 use levee_planner::plan::ObjectId;
 use rand::TryRngCore;
@@ -132,9 +130,7 @@ impl Control {
             relation_seq: 0,
             meta,
         });
-        self.changed_since_tick = true;
-        let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
-        self.last_tick = self.last_tick.checked_sub(interval).unwrap_or(self.last_tick);
+        self.ask_for_checkpoint();
     }
 
     /// Rows of `levee_catalog.sinks`.

@@ -68,6 +68,9 @@ impl Control {
         self.wake(id);
         if let Some(region) = self.regions.get_mut(&id) {
             region.paused = paused;
+            if let Some(delivery) = region.delivery.as_ref().filter(|_| !paused) {
+                delivery.resume();
+            }
             region.stand_at = if self.recovering { epoch } else { region.submitted() };
             self.work.active.insert(id);
             self.work.ready.insert(id);

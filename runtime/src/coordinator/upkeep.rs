@@ -57,6 +57,13 @@ impl Control {
         }
     }
 
+    /// Somebody waits for the next checkpoint: it begins as soon as none is under way.
+    pub(super) fn ask_for_checkpoint(&mut self) {
+        self.changed_since_tick = true;
+        let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
+        self.last_tick = self.last_tick.checked_sub(interval).unwrap_or(self.last_tick);
+    }
+
     /// Hands the frozen state to the checkpointer when all regions that keep up have contributed.
     pub(super) fn finish_tick(&mut self) {
         let Some((epoch, started)) = self.tick else { return };
