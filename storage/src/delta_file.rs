@@ -86,7 +86,7 @@ pub fn vnode_prefix(region: u32, operator: u32, table: u8, vnode: u8) -> [u8; ST
 }
 
 /// The smallest key above all keys with that prefix; none if there is no such key.
-pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {
         if *last < u8::MAX {

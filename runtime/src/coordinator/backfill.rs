@@ -13,6 +13,7 @@
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
+use super::reader::{Reader, Ready};
 use crate::Result;
 use crate::dataflow::StepInput;
 use crate::relation::RelationSnapshot;
@@ -22,7 +23,7 @@ use crate::sources::SplitRange;
 pub const BACKFILL_ROWS: usize = 65_536;
 
 /// One input's part of a backfill.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Pin {
     /// A relation's rows at an epoch.
     Relation {
@@ -32,6 +33,10 @@ pub enum Pin {
         snapshot: Option<RelationSnapshot>,
         /// Distinct rows taken.
         done: u64,
+        /// The last of them, encoded: a place that a base in the cold tier can be entered at.
+        cursor: Option<Vec<u8>>,
+        /// Reads the rows after it, once begun.
+        reader: Option<Reader>,
     },
     /// A source's records before its offsets at an epoch.
     Source {
@@ -45,7 +50,7 @@ pub enum Pin {
 }
 
 /// A view's building.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Backfill {
     /// Per input; empty until all inputs are readable.
     pub pins: Vec<(ObjectId, Pin)>,
@@ -62,8 +67,8 @@ pub struct Backfill {
 /// A backfill's position, as kept in a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillMeta {
-    /// Relations: id, epoch, distinct rows taken.
-    pub relations: Vec<(ObjectId, u64, u64)>,
+    /// Relations: id, epoch, distinct rows taken, the last of them encoded.
+    pub relations: Vec<(ObjectId, u64, u64, Option<Vec<u8>>)>,
     /// Sources: id, epoch, ranges left, records taken.
     pub sources: Vec<(ObjectId, u64, Vec<SplitRange>, u64)>,
 }
@@ -71,13 +76,15 @@ pub struct BackfillMeta {
 impl Backfill {
     /// Continues from a checkpoint, in which the first step was or was not taken yet.
     pub fn resume(meta: &BackfillMeta, started: bool) -> Self {
-        let relations = meta.relations.iter().map(|(id, epoch, done)| {
+        let relations = meta.relations.iter().map(|(id, epoch, done, cursor)| {
             (
                 *id,
                 Pin::Relation {
                     epoch: *epoch,
                     snapshot: None,
                     done: *done,
+                    cursor: cursor.clone(),
+                    reader: None,
                 },
             )
         });
@@ -111,7 +118,9 @@ impl Backfill {
         let mut meta = BackfillMeta::default();
         for (id, pin) in &self.pins {
             match pin {
-                Pin::Relation { epoch, done, .. } => meta.relations.push((*id, *epoch, *done)),
+                Pin::Relation {
+                    epoch, done, cursor, ..
+                } => meta.relations.push((*id, *epoch, *done, cursor.clone())),
                 Pin::Source { epoch, ranges, done } => meta.sources.push((*id, *epoch, ranges.clone(), *done)),
             }
         }
@@ -138,42 +147,55 @@ impl Backfill {
             .collect()
     }
 
-    /// Rows taken and rows in all.
-    ///
-    /// # Errors
-    /// A pinned snapshot cannot be merged.
-    pub fn progress(&self) -> Result<(u64, u64)> {
-        let mut total = 0;
-        for (_, pin) in &self.pins {
-            total += match pin {
-                Pin::Relation { snapshot: Some(s), .. } => s.distinct_rows()? as u64,
-                Pin::Relation {
-                    snapshot: None, done, ..
-                } => *done,
-                Pin::Source { ranges, done, .. } => *done + ranges.iter().map(SplitRange::records).sum::<u64>(),
-            };
-        }
-        Ok((self.rows_done, total))
+    /// Rows are being read: an event will tell when there are some.
+    pub fn reads(&self) -> bool {
+        self.pins
+            .iter()
+            .any(|(_, pin)| matches!(pin, Pin::Relation { reader: Some(_), .. }))
     }
 
-    /// Takes the next step's input, `None` when everything has been taken.
+    /// Rows taken and about how many there are in all.
+    pub fn progress(&self) -> (u64, u64) {
+        let total = self.pins.iter().map(|(_, pin)| match pin {
+            Pin::Relation {
+                snapshot: Some(s),
+                done,
+                ..
+            } => (s.rows_about() as u64).max(*done),
+            Pin::Relation {
+                snapshot: None, done, ..
+            } => *done,
+            Pin::Source { ranges, done, .. } => *done + ranges.iter().map(SplitRange::records).sum::<u64>(),
+        });
+        (self.rows_done, total.sum())
+    }
+
+    /// Takes the next step's input. `start` begins to read the rows of a snapshot after a cursor.
     ///
     /// # Errors
     /// A pinned snapshot cannot be read.
-    pub fn next(&mut self) -> Result<Option<(ObjectId, StepInput)>> {
+    pub fn next(&mut self, start: impl Fn(RelationSnapshot, Option<Vec<u8>>) -> Result<Reader>) -> Result<Next> {
         for (id, pin) in &mut self.pins {
             match pin {
                 Pin::Relation {
                     snapshot: Some(snapshot),
                     done,
+                    cursor,
+                    reader,
                     ..
                 } => {
-                    let offset = usize::try_from(*done).unwrap_or(usize::MAX);
-                    let part = snapshot.slice(offset, BACKFILL_ROWS)?;
-                    let rows: usize = part.iter().map(crate::Delta::num_rows).sum();
-                    if rows > 0 {
-                        *done += rows as u64;
-                        return Ok(Some((*id, StepInput::Deltas(part))));
+                    let open = match reader {
+                        Some(open) => open,
+                        None => reader.insert(start(snapshot.clone(), cursor.clone())?),
+                    };
+                    match open.next()? {
+                        Ready::Piece(piece) => {
+                            *done += piece.rows;
+                            *cursor = Some(piece.last);
+                            return Ok(Next::Input(*id, StepInput::Deltas(piece.deltas)));
+                        }
+                        Ready::Waiting => return Ok(Next::Waiting),
+                        Ready::End => {}
                     }
                 }
                 Pin::Relation { snapshot: None, .. } => {}
@@ -184,12 +206,22 @@ impl Backfill {
                     }
                     let part = next_ranges(ranges);
                     *done += part.iter().map(SplitRange::records).sum::<u64>();
-                    return Ok(Some((*id, StepInput::Ranges(part))));
+                    return Ok(Next::Input(*id, StepInput::Ranges(part)));
                 }
             }
         }
-        Ok(None)
+        Ok(Next::End)
     }
+}
+
+/// What a backfill has next.
+pub enum Next {
+    /// A step's input.
+    Input(ObjectId, StepInput),
+    /// It is being read.
+    Waiting,
+    /// Everything has been taken.
+    End,
 }
 
 /// Takes the ranges of one step, all of the oldest generation: of ranges with a check (which must be read whole) the first ones up to a

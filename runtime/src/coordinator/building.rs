@@ -1,9 +1,12 @@
 //! Building a view beside everything else: pins, backfill steps, and the change to following.
 
+use std::collections::HashMap;
+
 use levee_planner::plan::ObjectId;
 
-use super::backfill::{Backfill, Pin};
+use super::backfill::{Backfill, Next, Pin};
 use super::control::Control;
+use super::reader::Reader;
 use super::region::{IN_FLIGHT_MAX, RegionKind};
 use crate::{Result, RuntimeError};
 
@@ -32,7 +35,8 @@ impl Control {
                 return Ok(true);
             };
             let start = backfill.epochs().map(|(_, e)| e).min().unwrap_or(self.cut);
-            let next = backfill.next()?;
+            let events = &self.events;
+            let next = backfill.next(|snapshot, cursor| Reader::start(snapshot, cursor, id, events.clone()))?;
             let rows = backfill
                 .meta()
                 .relations
@@ -40,7 +44,12 @@ impl Control {
                 .map(|r| r.2)
                 .chain(backfill.meta().sources.iter().map(|s| s.3))
                 .sum();
-            if next.is_none() && backfill.started {
+            let inputs = match next {
+                Next::Waiting => return Ok(false),
+                Next::Input(input, rows) => HashMap::from([(input, rows)]),
+                Next::End => HashMap::new(),
+            };
+            if inputs.is_empty() && backfill.started {
                 if !region.in_flight.is_empty() {
                     return Ok(false);
                 }
@@ -56,7 +65,6 @@ impl Control {
             let meta = backfill.meta();
             let checkpoint = region.checkpoint_target.is_some();
             fail::fail_point!("backfill::step");
-            let inputs = next.into_iter().collect();
             self.submit(id, start, inputs, checkpoint, Some((meta, rows)))?;
         }
     }
@@ -154,6 +162,8 @@ impl Control {
             epoch,
             snapshot: Some(relation.snapshot(epoch)?),
             done: 0,
+            cursor: None,
+            reader: None,
         })
     }
 }

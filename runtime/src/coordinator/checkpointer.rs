@@ -33,10 +33,9 @@ use super::control::Event;
 use super::region::Frozen;
 use super::sources::SourceState;
 use crate::dataflow::StateReader;
+use crate::relation::{RELATION_OPERATOR, encode_count};
 use crate::{Result, RuntimeError};
 
-/// Operator id under which a relation's rows are stored.
-pub const RELATION_OPERATOR: u32 = u32::MAX;
 const PAYLOAD_VERSION: u32 = 2;
 
 /// The coordinator's part of a manifest: the fold of the log up to `epoch`.
@@ -391,7 +390,7 @@ fn append(writer: &mut DeltaWriter<'_>, region: u32, parts: &[&Frozen]) -> Resul
             vnode: 0,
             key: row,
         };
-        let value = (count > 0).then(|| count.to_le_bytes());
+        let value = (count > 0).then(|| encode_count(count));
         Ok(writer.put(key, value.as_ref().map(<[u8; 8]>::as_slice))?)
     })
 }

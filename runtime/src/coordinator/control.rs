@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
 
+#[cfg(debug_assertions)]
+use super::backfill::Backfill;
 use super::checkpointer::{CheckpointDone, Job};
 use super::dead_letters::{DEAD_LETTERS, LetterBook};
 use super::record::EpochRecord;
@@ -25,7 +27,7 @@ use super::upkeep::TICK_WAIT;
 use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
-use crate::relation::Relation;
+use crate::relation::{Joined, Limits, Relation};
 use crate::sources::{DeadLetter, SourceDriver};
 use crate::{Delta, Result, RuntimeError};
 
@@ -68,8 +70,10 @@ pub enum Event {
     TaskRestarted(ObjectId, TaskInfo, String),
     /// A checkpoint is complete, or failed.
     Checkpoint(Box<Result<CheckpointDone>>),
-    /// Folding has caught up.
-    Folded,
+    /// Relations' upkeep is done; sums of runs are to be installed.
+    Folded(Vec<(Arc<Relation>, Joined)>),
+    /// A backfill's next rows have been read, or are at their end.
+    Backfill(ObjectId),
     /// A source's driver, for a sample.
     Driver(ObjectId, tokio::sync::oneshot::Sender<Option<Arc<dyn SourceDriver>>>),
     /// Rows of a status table.
@@ -85,7 +89,7 @@ pub struct Control {
     pub(super) requests: Sender<Request>,
     pub(super) events: Sender<Event>,
     pub(super) checkpoints: Sender<Job>,
-    pub(super) folds: Sender<Vec<(Arc<Relation>, u64, u64)>>,
+    pub(super) folds: Sender<Vec<(Arc<Relation>, Limits)>>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) catalog_epoch: u64,
     pub(super) regions: BTreeMap<ObjectId, RegionCtl>,
@@ -152,7 +156,7 @@ impl Control {
         requests: Sender<Request>,
         events: Sender<Event>,
         checkpoints: Sender<Job>,
-        folds: Sender<Vec<(Arc<Relation>, u64, u64)>>,
+        folds: Sender<Vec<(Arc<Relation>, Limits)>>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -268,11 +272,16 @@ impl Control {
                 );
             }
             Event::Checkpoint(result) => self.on_checkpoint(*result),
-            Event::Folded => self.fold_running = false,
+            Event::Folded(joined) => self.on_folded(joined),
             Event::Driver(id, reply) => {
                 let driver = self.sources.get(&id).map(|s| Arc::clone(&s.driver));
                 if reply.send(driver).is_err() {
                     tracing::debug!("a reader of a source went away");
+                }
+            }
+            Event::Backfill(id) => {
+                if self.regions.contains_key(&id) {
+                    self.work.ready.insert(id);
                 }
             }
             Event::Status(name, reply) => {
@@ -488,7 +497,8 @@ impl Control {
         if self.regions.len() > CHECKED_REGIONS_MAX {
             return;
         }
-        let quiet = self.regions.values().filter(|r| r.in_flight.is_empty());
+        let reads = |r: &RegionCtl| r.backfill.as_ref().is_some_and(Backfill::reads);
+        let quiet = self.regions.values().filter(|r| r.in_flight.is_empty() && !reads(r));
         let ids: Vec<ObjectId> = quiet.map(|r| r.id).collect();
         let place = |control: &Self, id| {
             let region = control.regions.get(&id)?;

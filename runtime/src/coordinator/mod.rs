@@ -21,6 +21,7 @@ mod jobs;
 mod lifecycle;
 pub mod locks;
 mod objects;
+mod reader;
 mod record;
 mod recovery;
 mod region;
@@ -62,7 +63,7 @@ pub use record::{decode_delta, encode_delta};
 
 use crate::dataflow::executor::Executor;
 use crate::memory::{Governor, Share};
-use crate::relation::{Relation, RelationSnapshot, RowOrder};
+use crate::relation::{Limits, Relation, RelationSnapshot, RowOrder};
 use crate::sources::SplitInfo;
 use crate::{Delta, Result, RuntimeError};
 use checkpointer::Checkpointer;
@@ -726,14 +727,16 @@ fn conflict_keys(table: ObjectId, order: &RowOrder, delta: &Delta, out: &mut Vec
     Ok(())
 }
 
-fn fold(jobs: &mpsc::Receiver<Vec<(Arc<Relation>, u64, u64)>>, events: &Sender<Event>) {
+fn fold(jobs: &mpsc::Receiver<Vec<(Arc<Relation>, Limits)>>, events: &Sender<Event>) {
     while let Ok(job) = jobs.recv() {
-        for (relation, horizon, seq) in job {
-            if let Err(error) = relation.fold(horizon, seq) {
-                tracing::error!(error = error_text(&error), "a relation cannot be folded");
+        let mut joined = Vec::new();
+        for (relation, limits) in job {
+            match relation.upkeep(&limits) {
+                Ok(sums) => joined.extend(sums.into_iter().map(|sum| (Arc::clone(&relation), sum))),
+                Err(error) => tracing::error!(error = error_text(&error), "a relation cannot be folded"),
             }
         }
-        if events.send(Event::Folded).is_err() {
+        if events.send(Event::Folded(joined)).is_err() {
             return;
         }
     }

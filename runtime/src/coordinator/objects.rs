@@ -86,10 +86,7 @@ impl Control {
                 // The same epoch may bring the first rows.
                 let first_rows = record.writes.iter().any(|(id, _)| *id == object.id);
                 let epoch = epoch - u64::from(first_rows);
-                let base = Base {
-                    epoch,
-                    ..Base::default()
-                };
+                let base = Base::empty(epoch);
                 self.add_region(object, base, None, None, epoch)
             }
         }
@@ -115,7 +112,14 @@ impl Control {
         } else {
             let order = Arc::new(RowOrder::new(Arc::clone(object.schema()), key.clone())?);
             let clock = Arc::clone(&self.shared.clock_epoch);
-            Some(Arc::new(Relation::with_clock(object.id, order, base, clock)))
+            let spill = self
+                .shared
+                .config
+                .data_dir
+                .join("spill")
+                .join(format!("{}-runs", object.id));
+            let relation = Relation::with_clock(object.id, order, base, clock).bounded(&self.shared.memory, spill)?;
+            Some(Arc::new(relation))
         };
         let restored = state.is_some();
         let inputs = object

@@ -19,7 +19,7 @@ use levee_storage::checkpoint::{CheckpointStore, FileMeta, Manifest, choose_vers
 use levee_storage::log::Log;
 use levee_storage::tier::TierSnapshot;
 
-use super::checkpointer::{Payload, RELATION_OPERATOR, TierReader};
+use super::checkpointer::{Payload, TierReader};
 use super::control::Control;
 use super::dead_letters::{self, DEAD_LETTERS};
 use super::record::{EPOCH_KIND, EpochRecord};
@@ -27,11 +27,14 @@ use super::region::RegionMeta;
 use super::shared::RegionStatus;
 use super::sources::source_def;
 use crate::dataflow::StateReader;
+use crate::memory::{Governor, Share};
 use crate::relation::{Base, RowOrder};
-use crate::{Delta, Result, RuntimeError};
+use crate::{Result, RuntimeError};
 
-/// Rows decoded at a time.
-const DECODE_ROWS: usize = 8192;
+/// A relation that needs more than this part of the relations' share is not loaded at start.
+const LOADED_PARTS: usize = 8;
+/// A row takes at least this much memory.
+const ROW_BYTES_MIN: usize = 8;
 /// Bytes whose checksums are compared before the server starts.
 const VERIFY_BYTES_MAX: u64 = 1 << 30;
 
@@ -222,11 +225,11 @@ fn restore_region(
     let meta: RegionMeta = postcard::from_bytes(&version.meta)
         .map_err(|e| StorageError::corrupt(format!("manifest {}", manifest.number), format!("region notes: {e}")))?;
     let base = match &object.kind {
-        ObjectKind::Sink(_) => Base {
-            epoch: version.epoch,
-            ..Base::default()
-        },
-        _ => load_relation(object, opened, version.epoch)?,
+        ObjectKind::Sink(_) => Base::empty(version.epoch),
+        _ => {
+            let rows = usize::try_from(meta.rows).unwrap_or(usize::MAX);
+            load_relation(object, &control.shared.memory, opened, version.epoch, rows)?
+        }
     };
     let reader: Arc<dyn StateReader> = Arc::new(TierReader {
         snapshot: Arc::clone(opened),
@@ -242,38 +245,25 @@ fn restore_region(
     Ok(())
 }
 
-/// Reads a relation's rows back into a base.
-fn load_relation(object: &CatalogObject, opened: &Arc<TierSnapshot>, epoch: u64) -> Result<Base> {
-    let order = RowOrder::new(Arc::clone(object.schema()), super::objects::storage_key(object))?;
-    let mut parts: Vec<Delta> = Vec::new();
-    let mut bytes: Vec<u8> = Vec::new();
-    let mut ends: Vec<usize> = Vec::new();
-    let mut counts: Vec<i64> = Vec::new();
-    let mut flush = |bytes: &mut Vec<u8>, ends: &mut Vec<usize>, counts: &mut Vec<i64>| -> Result<()> {
-        if !ends.is_empty() {
-            let starts = std::iter::once(0).chain(ends.iter().copied());
-            let batch = order.decode(starts.zip(ends.iter()).map(|(s, e)| &bytes[s..*e]))?;
-            parts.push(Delta::new(batch, std::mem::take(counts)));
-        }
-        bytes.clear();
-        ends.clear();
-        Ok(())
-    };
-    opened.scan_operator::<RuntimeError>(object.id.0, RELATION_OPERATOR, None, |_, _, key, value| {
-        let count = value
-            .try_into()
-            .map(i64::from_le_bytes)
-            .map_err(|_| StorageError::corrupt("a checkpoint", "a row's multiplicity has another length"))?;
-        bytes.extend_from_slice(key);
-        ends.push(bytes.len());
-        counts.push(count);
-        if ends.len() == DECODE_ROWS {
-            flush(&mut bytes, &mut ends, &mut counts)?;
-        }
-        Ok(())
-    })?;
-    flush(&mut bytes, &mut ends, &mut counts)?;
-    Base::from_sorted(&order, epoch, &parts)
+/// A relation's rows: in memory if they are few and there is room, else where they are, in the cold tier.
+fn load_relation(
+    object: &CatalogObject,
+    memory: &Governor,
+    opened: &Arc<TierSnapshot>,
+    epoch: u64,
+    rows: usize,
+) -> Result<Base> {
+    let order = Arc::new(RowOrder::new(
+        Arc::clone(object.schema()),
+        super::objects::storage_key(object),
+    )?);
+    let cold = Base::cold(epoch, rows, Arc::clone(opened), object.id.0);
+    let room = (memory.share(Share::Relations) / 2).saturating_sub(memory.used(Share::Relations));
+    let room = room.min(memory.share(Share::Relations) / LOADED_PARTS);
+    if rows > room / ROW_BYTES_MIN {
+        return Ok(cold);
+    }
+    cold.load(&order, room)
 }
 
 /// Feeds the log's epochs after the manifest's needs into the coordinator; answers the newest one and its timestamp.

@@ -87,6 +87,8 @@ pub struct RegionMeta {
     pub checksum: u64,
     /// Steps taken.
     pub steps: u64,
+    /// Distinct rows of the relation, about.
+    pub rows: u64,
     /// Failed expressions: expression, message, rows, last epoch.
     pub errors: Vec<(String, String, u64, u64)>,
     /// A step is needed by then, even if no input changes: see [`super::timers`].
@@ -313,6 +315,7 @@ impl RegionCtl {
         self.meta.starts = self.starts.iter().map(|(k, v)| (*k, *v)).collect();
         self.meta.starts.sort_unstable();
         self.meta.backfill = backfill;
+        self.meta.rows = self.relation.as_ref().map_or(0, |r| r.rows_about()) as u64;
         postcard::to_stdvec(&self.meta).unwrap_or_default()
     }
 }

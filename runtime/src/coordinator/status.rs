@@ -126,7 +126,7 @@ impl Control {
             return None;
         }
         let (done, total) = match &r.backfill {
-            Some(backfill) => backfill.progress().unwrap_or((backfill.rows_done, backfill.rows_done)),
+            Some(backfill) => backfill.progress(),
             None => (1, 1),
         };
         let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };

@@ -41,7 +41,7 @@ impl Control {
             let Some(relation) = &upstream.relation else { continue };
             limit = limit.min(upstream.frontier());
             for run in relation.runs_between(after, upstream.frontier().max(after))? {
-                *changed.entry(run.to).or_default() += run.delta.num_rows();
+                *changed.entry(run.to).or_default() += run.num_rows();
             }
         }
         for (epoch, deltas) in self.table_writes.get(&region.id).into_iter().flatten() {
@@ -164,10 +164,7 @@ impl Control {
             } else if let Some(relation) = self.regions.get(input).and_then(|r| r.relation.as_ref()) {
                 let runs = relation.runs_between(after, end)?;
                 if !runs.is_empty() {
-                    inputs.insert(
-                        *input,
-                        StepInput::Deltas(runs.iter().map(|r| r.delta.clone()).collect()),
-                    );
+                    inputs.insert(*input, StepInput::Runs(runs));
                 }
             }
         }

@@ -8,9 +8,10 @@ use levee_planner::plan::ObjectId;
 
 use super::checkpointer::{CheckpointDone, Job, Payload};
 use super::control::{Control, FOLD_EVERY, error_text};
-use super::region::{Frozen, RegionCtl, RegionKind};
+use super::region::{Frozen, RegionCtl, RegionKind, common_boundary};
 use super::shared::CheckpointInfo;
 use crate::Result;
+use crate::relation::{Joined, Limits, Offer, Relation};
 
 /// Regions that are later than this after a tick go into the next checkpoint.
 pub(super) const TICK_WAIT: Duration = Duration::from_millis(1000);
@@ -187,6 +188,7 @@ impl Control {
         }
         let forgotten = std::mem::take(&mut self.anew.1);
         self.anew.0.retain(|id| !forgotten.contains(id));
+        self.offer_bases(&done);
         self.timeline.forget_before(done.log_epoch);
         let regions = &self.regions;
         self.work.runs.retain(|id| {
@@ -204,6 +206,24 @@ impl Control {
         });
         if self.checkpoints.send(Job::collect()).is_err() {
             tracing::debug!("the checkpointer has stopped");
+        }
+    }
+
+    /// Relations whose rows are, or should be, in the cold tier hear of a newer checkpoint.
+    fn offer_bases(&mut self, done: &CheckpointDone) {
+        for region in self.regions.values() {
+            let (Some(relation), Some(epoch)) = (&region.relation, region.completed_epoch) else {
+                continue;
+            };
+            relation.offer(Offer {
+                epoch,
+                seq: region.completed_relation_seq,
+                rows: relation.rows_about(),
+                snapshot: Arc::clone(&done.snapshot),
+            });
+            if relation.is_offered() {
+                self.work.foldable.insert(region.id);
+            }
         }
     }
 
@@ -236,15 +256,22 @@ impl Control {
         let common = self.oldest_frontier(|r| r.visible() && r.kind != RegionKind::Sink && !standing.contains(&r.id));
         let readable = common.max(self.cut.saturating_sub(READ_BACK_EPOCHS));
         let readable = self.shared.oldest_pin().map_or(readable, |p| p.min(readable));
+        let mut joinable: Option<u64> = None;
         let mut folds = Vec::new();
         for id in std::mem::take(&mut self.work.foldable) {
             let Some(region) = self.regions.get(&id) else { continue };
             let (Some(relation), Some(completed)) = (&region.relation, region.completed_epoch) else {
                 continue;
             };
-            let horizon = self.taken(id).min(readable).min(completed).min(region.frontier());
-            if relation.foldable(horizon, region.completed_relation_seq) {
-                folds.push((Arc::clone(relation), horizon, region.completed_relation_seq));
+            let limits = Limits {
+                horizon: self.taken(id).min(readable).min(completed).min(region.frontier()),
+                seq: region.completed_relation_seq,
+                readable: *joinable.get_or_insert_with(|| self.joinable(readable)),
+                stands: self.stands(id),
+                seqs: vec![region.completed_relation_seq, region.frozen_relation_seq],
+            };
+            if relation.needs_upkeep(&limits) {
+                folds.push((Arc::clone(relation), limits));
             }
         }
         if !folds.is_empty() {
@@ -252,16 +279,44 @@ impl Control {
         }
     }
 
+    /// The newest epoch that no reader of whatever relations goes behind, unless it has said so: the one at which all relations meet.
+    fn joinable(&self, readable: u64) -> u64 {
+        let visible = self.regions.values().filter(|r| r.visible());
+        let relations: Vec<Arc<Relation>> = visible.filter_map(|r| r.relation.clone()).collect();
+        common_boundary(&relations).min(readable)
+    }
+
+    /// Epochs at which a relation's runs must not be joined: subscribers stand there, blocks read there, backfills begin there.
+    fn stands(&self, id: ObjectId) -> Vec<u64> {
+        let readers = self.work.readers(id).filter_map(|r| self.regions.get(&r));
+        let mut stands: Vec<u64> = readers.map(|reader| self.position(reader, id)).collect();
+        stands.extend(self.stops.iter().copied());
+        stands.extend(self.shared.pins.lock().keys().copied());
+        stands
+    }
+
+    /// Installs sums of runs for those that nobody has come to stand inside of.
+    pub(super) fn on_folded(&mut self, joined: Vec<(Arc<Relation>, Joined)>) {
+        self.fold_running = false;
+        for (relation, sum) in joined {
+            let stands = self.stands(relation.id());
+            relation.install(sum, &stands);
+        }
+    }
+
+    /// Up to where a subscriber has taken a relation's runs.
+    fn position(&self, subscriber: &RegionCtl, id: ObjectId) -> u64 {
+        let start = subscriber.starts.get(&id).copied().unwrap_or(0);
+        match &subscriber.backfill {
+            Some(_) => start,
+            None => subscriber.submitted().max(start),
+        }
+    }
+
     /// The epoch up to which all subscribers of a relation have taken its runs.
     fn taken(&self, id: ObjectId) -> u64 {
         let readers = self.work.readers(id).filter_map(|r| self.regions.get(&r));
-        let taken = readers.filter(|d| d.failed.is_none()).map(|d| {
-            let start = d.starts.get(&id).copied().unwrap_or(0);
-            match &d.backfill {
-                Some(_) => start,
-                None => d.submitted().max(start),
-            }
-        });
+        let taken = readers.filter(|d| d.failed.is_none()).map(|d| self.position(d, id));
         taken.min().unwrap_or(u64::MAX)
     }
 

@@ -18,6 +18,7 @@ use levee_planner::plan::{ObjectId, StreamNode, StreamOp};
 use super::channel::{Channel, SealedStep};
 use super::testing::Shuffle;
 use super::{Step, StepInput};
+use crate::relation::Run;
 use crate::sources::{RangePoll, RangeReader, Share, SourceDriver, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
@@ -70,6 +71,8 @@ enum Kind {
         run: usize,
         row: usize,
         left: usize,
+        /// Rows that were read together from a spill file, and are not passed yet.
+        read: Option<Delta>,
     },
     Source {
         source: ObjectId,
@@ -109,6 +112,7 @@ impl Leaf {
                 run: 0,
                 row: 0,
                 left: 0,
+                read: None,
             },
             StreamOp::Source {
                 source,
@@ -170,15 +174,17 @@ impl Leaf {
                 run,
                 row,
                 left,
+                read,
                 ..
             } => {
-                let runs = scan_input(step, *relation);
-                let total: usize = runs.iter().map(Delta::num_rows).sum();
+                *read = None;
+                let runs = ScanInput::of(step, *relation);
+                let total: usize = (0..runs.len()).map(|i| runs.rows(i)).sum();
                 let from = share(total as u64, task, n_tasks) as usize;
                 *left = share(total as u64, task + 1, n_tasks) as usize - from;
                 (*run, *row) = (0, from);
-                while *run < runs.len() && *row >= runs[*run].num_rows() {
-                    *row -= runs[*run].num_rows();
+                while *run < runs.len() && *row >= runs.rows(*run) {
+                    *row -= runs.rows(*run);
                     *run += 1;
                 }
             }
@@ -233,18 +239,26 @@ impl Leaf {
                 run,
                 row,
                 left,
+                read,
             } => {
-                let runs = scan_input(step, *relation);
-                let Some(delta) = runs.get(*run).filter(|_| *left > 0) else {
+                let runs = ScanInput::of(step, *relation);
+                if *run >= runs.len() || *left == 0 {
                     return Ok(LeafPoll::End);
+                }
+                let chunk = match read.take() {
+                    Some(read) => read,
+                    None => runs.piece(*run, *row)?,
                 };
-                let rows = (delta.num_rows() - *row).min(*left).min(CHUNK_ROWS);
-                let chunk = delta.slice(*row, rows);
+                let rows = chunk.num_rows().min(*left).min(CHUNK_ROWS);
+                if rows < chunk.num_rows() {
+                    *read = Some(chunk.slice(rows, chunk.num_rows() - rows));
+                }
+                let chunk = chunk.slice(0, rows);
                 let batch = chunk.batch.project(projection)?;
                 *left -= rows;
                 *row += rows;
-                while *run < runs.len() && *row >= runs[*run].num_rows() {
-                    *row -= runs[*run].num_rows();
+                while *run < runs.len() && *row >= runs.rows(*run) {
+                    *row -= runs.rows(*run);
                     *run += 1;
                 }
                 Ok(LeafPoll::Ready(Delta {
@@ -327,10 +341,42 @@ fn receive(
     }
 }
 
-fn scan_input(step: &Step, relation: ObjectId) -> &[Delta] {
-    match step.inputs.get(&relation) {
-        Some(StepInput::Deltas(runs) | StepInput::Ingest { writes: runs, .. }) => runs,
-        _ => &[],
+/// What a scan reads in a step.
+enum ScanInput<'a> {
+    Deltas(&'a [Delta]),
+    Runs(&'a [Arc<Run>]),
+}
+
+impl<'a> ScanInput<'a> {
+    fn of(step: &'a Step, relation: ObjectId) -> Self {
+        match step.inputs.get(&relation) {
+            Some(StepInput::Deltas(deltas) | StepInput::Ingest { writes: deltas, .. }) => Self::Deltas(deltas),
+            Some(StepInput::Runs(runs)) => Self::Runs(runs),
+            Some(StepInput::Ranges(_)) | None => Self::Deltas(&[]),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Deltas(deltas) => deltas.len(),
+            Self::Runs(runs) => runs.len(),
+        }
+    }
+
+    fn rows(&self, i: usize) -> usize {
+        match self {
+            Self::Deltas(deltas) => deltas[i].num_rows(),
+            Self::Runs(runs) => runs[i].num_rows(),
+        }
+    }
+
+    /// Some rows from `row` on; of a spilled run, those that are read together.
+    fn piece(&self, i: usize, row: usize) -> Result<Delta> {
+        match self {
+            Self::Deltas(deltas) => Ok(deltas[i].slice(row, CHUNK_ROWS.min(deltas[i].num_rows() - row))),
+            Self::Runs(runs) if runs[i].is_spilled() => runs[i].piece(row, usize::MAX),
+            Self::Runs(runs) => runs[i].piece(row, CHUNK_ROWS),
+        }
     }
 }
 

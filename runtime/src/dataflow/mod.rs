@@ -17,7 +17,7 @@ mod log;
 pub mod message;
 mod program;
 mod region;
-mod spill;
+pub(crate) mod spill;
 mod state_delta;
 mod task;
 pub mod testing;
@@ -114,8 +114,10 @@ pub struct Step {
 /// a replay reads the same.
 #[derive(Debug, Clone)]
 pub enum StepInput {
-    /// Runs of a relation in catalog column order.
+    /// Rows of a relation in catalog column order.
     Deltas(Vec<Delta>),
+    /// Runs of a relation; some may be in spill files.
+    Runs(Vec<Arc<crate::relation::Run>>),
     /// Ranges of a source's splits.
     Ranges(Vec<SplitRange>),
     /// What a table with a connector takes: ranges of its source, and its own writes, which come after them.

@@ -149,6 +149,16 @@ impl SpillWriter {
         Ok(SpilledBatch { file, offset, bytes })
     }
 
+    /// Writes a batch that belongs to no channel.
+    pub(crate) fn write_delta(&mut self, delta: &Delta) -> Result<SpilledBatch> {
+        self.write(&Message {
+            incarnation: 0,
+            seq: 0,
+            part: 0,
+            payload: Payload::Batch(delta.clone()),
+        })
+    }
+
     /// Lets go of the current file when nothing in the channel is spilled any more.
     pub(crate) fn release(&mut self) {
         self.current = None;

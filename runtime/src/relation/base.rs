@@ -1,19 +1,24 @@
-//! The base: all rows up to an epoch, sorted, in chunks that are rewritten only where something changed.
+//! The base: all rows up to an epoch, sorted; in memory, in chunks that are rewritten only where something changed, or in the cold
+//! tier.
 //!
 //! ```text
 //!   fences   [ a… ]        [ k… ]        [ t… ]
 //!   chunks   a b c … j     k l … s       t … z          merge of +m −u rewrites chunks 2 and 3 only
 //! ```
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::row::Rows;
+use levee_storage::tier::TierSnapshot;
 
+use super::cold::{Cold, ColdSums};
+use super::merge::{Cursor, MergeScan};
 use super::order::RowOrder;
+use super::sorted::{SortedRows, partition};
 use crate::{Delta, Result, RuntimeError};
 
-/// Rows per chunk: a lookup encodes one chunk, a merge rewrites whole ones.
+/// Rows per chunk: a merge rewrites whole ones.
 pub const CHUNK_ROWS: usize = 8192;
 
 /// A sorted, consolidated part of a relation; all diffs are positive.
@@ -23,29 +28,7 @@ pub struct Chunk {
     pub delta: Delta,
     /// The first row, encoded.
     pub fence: Box<[u8]>,
-    encoded: OnceLock<Rows>,
-}
-
-impl Chunk {
-    fn new(delta: Delta, fence: &[u8]) -> Self {
-        Self {
-            delta,
-            fence: fence.into(),
-            encoded: OnceLock::new(),
-        }
-    }
-
-    /// The rows, encoded once and kept: lookups by key come in clusters.
-    ///
-    /// # Errors
-    /// A kernel fails.
-    pub fn encoded(&self, order: &RowOrder) -> Result<&Rows> {
-        if let Some(rows) = self.encoded.get() {
-            return Ok(rows);
-        }
-        let rows = order.encode(&self.delta.batch)?;
-        Ok(self.encoded.get_or_init(|| rows))
-    }
+    bytes: usize,
 }
 
 /// All rows up to `epoch`.
@@ -53,31 +36,89 @@ impl Chunk {
 pub struct Base {
     /// Runs up to this epoch are in here.
     pub epoch: u64,
-    /// Chunks in order.
-    pub chunks: Vec<Arc<Chunk>>,
-    /// Number of distinct rows.
+    /// Number of distinct rows; of a base in the tier an estimate.
     pub rows: usize,
+    content: Content,
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    /// Chunks in order.
+    Resident(Vec<Arc<Chunk>>),
+    Cold(Cold),
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Resident(Vec::new())
+    }
 }
 
 impl Base {
-    /// This base with a consolidated delta merged in.
+    /// No rows.
+    pub fn empty(epoch: u64) -> Self {
+        Self {
+            epoch,
+            ..Self::default()
+        }
+    }
+
+    /// The rows of `region` that a snapshot of the tier shows.
+    pub fn cold(epoch: u64, rows: usize, snapshot: Arc<TierSnapshot>, region: u32) -> Self {
+        Self {
+            epoch,
+            rows,
+            content: Content::Cold(Cold::new(snapshot, region)),
+        }
+    }
+
+    /// Whether the rows are in the tier.
+    pub fn is_cold(&self) -> bool {
+        matches!(self.content, Content::Cold(_))
+    }
+
+    /// Chunks in order; none of a base in the tier.
+    pub(super) fn chunks(&self) -> &[Arc<Chunk>] {
+        match &self.content {
+            Content::Resident(chunks) => chunks,
+            Content::Cold(_) => &[],
+        }
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.chunks().iter().map(|chunk| chunk.bytes).sum()
+    }
+
+    fn resident(epoch: u64, chunks: Vec<Arc<Chunk>>) -> Self {
+        Self {
+            epoch,
+            rows: chunks.iter().map(|c| c.delta.num_rows()).sum(),
+            content: Content::Resident(chunks),
+        }
+    }
+
+    /// This base, which is in memory, with a consolidated delta merged in.
     ///
     /// # Errors
     /// A row would have a negative multiplicity (a broken invariant), or a kernel fails.
     pub fn merge(&self, order: &RowOrder, delta: &Delta, epoch: u64) -> Result<Self> {
         let n = delta.num_rows();
+        let Content::Resident(old) = &self.content else {
+            return Err(RuntimeError::internal("a base in the tier cannot be merged into"));
+        };
         if n == 0 {
             return Ok(Self { epoch, ..self.clone() });
         }
         let encoded = order.encode(&delta.batch)?;
-        let mut chunks = Vec::with_capacity(self.chunks.len() + n / CHUNK_ROWS + 1);
+        let mut chunks = Vec::with_capacity(old.len() + n / CHUNK_ROWS + 1);
         let mut at = 0;
-        if self.chunks.is_empty() {
+        if old.is_empty() {
             push_chunks(order, &mut chunks, delta)?;
             at = n;
         }
-        for (i, chunk) in self.chunks.iter().enumerate() {
-            let end = match self.chunks.get(i + 1) {
+        for (i, chunk) in old.iter().enumerate() {
+            let end = match old.get(i + 1) {
                 Some(next) => partition(&encoded, at, n, &next.fence),
                 None => n,
             };
@@ -91,87 +132,105 @@ impl Base {
             at = end;
         }
         debug_assert_eq!(at, n);
-        let small = chunks.len() > 16
-            && chunks.iter().map(|c| c.delta.num_rows()).sum::<usize>() / chunks.len() < CHUNK_ROWS / 4;
-        if small {
-            let all: Vec<Delta> = chunks.iter().map(|c| c.delta.clone()).collect();
-            let all = Delta::concat(order.stored(), &all)?;
-            chunks.clear();
-            push_chunks(order, &mut chunks, &all)?;
-        }
-        let rows = chunks.iter().map(|c| c.delta.num_rows()).sum();
-        Ok(Self { epoch, chunks, rows })
+        join_small(order, &mut chunks)?;
+        Ok(Self::resident(epoch, chunks))
     }
 
-    /// A base from rows that are already in storage order and consolidated.
+    /// The same rows in memory, if they take at most `bytes_max` bytes there; else this base as it is.
     ///
     /// # Errors
-    /// A kernel fails.
-    pub fn from_sorted(order: &RowOrder, epoch: u64, parts: &[Delta]) -> Result<Self> {
+    /// The tier cannot be read.
+    pub fn load(self, order: &Arc<RowOrder>, bytes_max: usize) -> Result<Self> {
+        let epoch = self.epoch;
+        let cold = Arc::new(self);
+        let mut scan = MergeScan::new(order, Some(&cold), &[], None, None)?;
         let mut chunks = Vec::new();
-        for part in parts {
-            push_chunks(order, &mut chunks, part)?;
+        let mut bytes = 0;
+        while let Some(delta) = scan.next()? {
+            bytes += delta.bytes();
+            if bytes > bytes_max {
+                return Ok((*cold).clone());
+            }
+            push_chunks(order, &mut chunks, &delta)?;
         }
-        let rows = chunks.iter().map(|c| c.delta.num_rows()).sum();
-        Ok(Self { epoch, chunks, rows })
+        Ok(Self::resident(epoch, chunks))
     }
 
-    /// The multiplicity of an encoded row.
-    ///
-    /// # Errors
-    /// A kernel fails.
-    pub fn count(&self, order: &RowOrder, row: &[u8]) -> Result<i64> {
-        let Some(chunk) = self.chunk_of(row) else { return Ok(0) };
-        let rows = chunk.encoded(order)?;
-        let i = partition(rows, 0, rows.num_rows(), row);
-        if i < rows.num_rows() && rows.row(i).data() == row {
-            return Ok(chunk.delta.diff(i));
-        }
-        Ok(0)
-    }
-
-    /// The chunk that would hold an encoded row or key.
-    pub fn chunk_of(&self, bytes: &[u8]) -> Option<&Arc<Chunk>> {
-        let i = self.chunks.partition_point(|c| *c.fence <= *bytes);
-        self.chunks.get(i.saturating_sub(1))
-    }
-
-    /// Rows whose encoding starts with `prefix`.
-    ///
-    /// # Errors
-    /// A kernel fails.
-    pub fn with_prefix(&self, order: &RowOrder, prefix: &[u8], out: &mut Vec<Delta>) -> Result<()> {
-        let first = self.chunks.partition_point(|c| *c.fence < *prefix).saturating_sub(1);
-        for chunk in &self.chunks[first.min(self.chunks.len())..] {
-            if *chunk.fence > *prefix && !chunk.fence.starts_with(prefix) {
-                break;
-            }
-            let rows = chunk.encoded(order)?;
-            let start = partition(rows, 0, rows.num_rows(), prefix);
-            let mut end = start;
-            while end < rows.num_rows() && rows.row(end).data().starts_with(prefix) {
-                end += 1;
-            }
-            if end > start {
-                out.push(chunk.delta.slice(start, end - start));
+    /// Reads the rows at or after `start`.
+    pub(super) fn cursor(self: &Arc<Self>, order: &RowOrder, start: Option<&[u8]>) -> Result<Cursor> {
+        let chunks = match &self.content {
+            Content::Cold(cold) => return Ok(Cursor::Cold(Box::new(cold.cursor(start)?))),
+            Content::Resident(chunks) => chunks,
+        };
+        let (mut chunk, mut skip) = (0, 0);
+        if let Some(start) = start {
+            chunk = chunks.partition_point(|c| *c.fence <= *start).saturating_sub(1);
+            if let Some(first) = chunks.get(chunk) {
+                skip = SortedRows::new(order, &first.delta).lower_bound(start)?;
             }
         }
-        Ok(())
+        Ok(Cursor::Chunks {
+            base: Arc::clone(self),
+            chunk,
+            skip,
+        })
+    }
+
+    /// Looks keys up.
+    pub(super) fn sums<'a>(&'a self, order: &'a RowOrder) -> Result<BaseSums<'a>> {
+        Ok(match &self.content {
+            Content::Cold(cold) => BaseSums::Cold(Box::new(cold.sums()?)),
+            Content::Resident(chunks) => BaseSums::Resident {
+                order,
+                chunks,
+                current: None,
+            },
+        })
     }
 }
 
-/// First index in `[from, to)` whose row is not below `bytes`.
-pub fn partition(rows: &Rows, from: usize, to: usize, bytes: &[u8]) -> usize {
-    let (mut lo, mut hi) = (from, to);
-    while lo < hi {
-        let mid = lo + (hi - lo) / 2;
-        if rows.row(mid).data() < bytes {
-            lo = mid + 1;
-        } else {
-            hi = mid;
+/// Sums of multiplicities of rows by a prefix of their encoding; ascending prefixes are cheapest.
+pub(super) enum BaseSums<'a> {
+    Cold(Box<ColdSums>),
+    Resident {
+        order: &'a RowOrder,
+        chunks: &'a [Arc<Chunk>],
+        current: Option<(usize, SortedRows<'a>)>,
+    },
+}
+
+impl BaseSums<'_> {
+    pub(super) fn sum(&mut self, prefix: &[u8]) -> Result<i64> {
+        let (order, chunks, current) = match self {
+            Self::Cold(cold) => return cold.sum(prefix),
+            Self::Resident { order, chunks, current } => (*order, *chunks, current),
+        };
+        let first = chunks.partition_point(|c| *c.fence < *prefix).saturating_sub(1);
+        let mut sum = 0;
+        for (i, chunk) in chunks.iter().enumerate().skip(first) {
+            if *chunk.fence > *prefix && !chunk.fence.starts_with(prefix) {
+                break;
+            }
+            let rows = match current {
+                Some((at, rows)) if *at == i => rows,
+                _ => &mut current.insert((i, SortedRows::new(order, &chunk.delta))).1,
+            };
+            sum += rows.sum(prefix)?;
         }
+        Ok(sum)
     }
-    lo
+}
+
+/// Chunks that deletions have made small are cut anew.
+fn join_small(order: &RowOrder, chunks: &mut Vec<Arc<Chunk>>) -> Result<()> {
+    let rows: usize = chunks.iter().map(|c| c.delta.num_rows()).sum();
+    if chunks.len() > 16 && rows / chunks.len() < CHUNK_ROWS / 4 {
+        let all: Vec<Delta> = chunks.iter().map(|c| c.delta.clone()).collect();
+        let all = Delta::concat(order.stored(), &all)?;
+        chunks.clear();
+        push_chunks(order, chunks, &all)?;
+    }
+    Ok(())
 }
 
 fn push_chunks(order: &RowOrder, chunks: &mut Vec<Arc<Chunk>>, sorted: &Delta) -> Result<()> {
@@ -192,27 +251,41 @@ fn push_chunks(order: &RowOrder, chunks: &mut Vec<Arc<Chunk>>, sorted: &Delta) -
         } else {
             sorted.take(&index)?
         };
-        let fence = order.encode(&delta.batch.slice(0, 1))?;
-        chunks.push(Arc::new(Chunk::new(delta, fence.row(0).data())));
+        let fence: Rows = order.encode(&delta.batch.slice(0, 1))?;
+        chunks.push(Arc::new(Chunk {
+            bytes: delta.bytes(),
+            delta,
+            fence: fence.row(0).data().into(),
+        }));
     }
     Ok(())
 }
 
-/// The rows of a consolidated positive delta, each repeated by its multiplicity.
+/// The rows of a consolidated positive delta, each repeated by its multiplicity, in batches of at most about `rows_max` rows.
 ///
 /// # Errors
 /// A kernel fails.
-pub fn expand(delta: &Delta) -> Result<RecordBatch> {
+pub fn expand(delta: &Delta, rows_max: usize, f: &mut dyn FnMut(RecordBatch) -> Result<bool>) -> Result<bool> {
     if delta.diff_iter().all(|d| d == 1) {
-        return Ok(delta.batch.clone());
+        return f(delta.batch.clone());
     }
-    let mut index = Vec::with_capacity(delta.num_rows());
-    for (i, d) in delta.diff_iter().enumerate() {
+    let mut index = Vec::with_capacity(delta.num_rows().min(rows_max));
+    for (i, d) in (0_u32..).zip(delta.diff_iter()) {
         for _ in 0..d {
-            index.push(i as u32);
+            index.push(i);
+            if index.len() == rows_max {
+                let batch =
+                    arrow::compute::take_record_batch(&delta.batch, &UInt32Array::from(std::mem::take(&mut index)))?;
+                if !f(batch)? {
+                    return Ok(false);
+                }
+            }
         }
     }
-    Ok(arrow::compute::take_record_batch(
+    if index.is_empty() {
+        return Ok(true);
+    }
+    f(arrow::compute::take_record_batch(
         &delta.batch,
         &UInt32Array::from(index),
     )?)

@@ -13,84 +13,42 @@
 //!
 //! Cost: a fold rewrites the chunks that changed; it waits until the runs hold an eighth of the base's rows, so a row is rewritten
 //! about eight times per doubling at worst (updates spread over all chunks), usually once.
+//!
+//! Memory: the base of a large relation is in the cold tier when the budget says so, old runs are in spill files, and reading merges them in
+//! bounded memory ([`MergeScan`]); see `upkeep.rs`.
 
 mod base;
+mod cold;
+mod merge;
 mod order;
 mod own;
 mod provider;
+mod run;
 mod snapshot;
+mod sorted;
+mod upkeep;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::SchemaRef;
-use arrow::row::Rows;
 use levee_planner::plan::ObjectId;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 pub use base::Base;
+pub use cold::{RELATION_OPERATOR, encode_count};
+pub use merge::MergeScan;
 pub use order::RowOrder;
 pub use own::OwnChanges;
 pub use provider::SnapshotTable;
+pub use run::Run;
 pub use snapshot::{RelationSnapshot, has_duplicate_keys};
+pub use upkeep::{Joined, Limits, Offer};
 
+use crate::dataflow::spill::{SpillDir, SpillWriter};
+use crate::memory::{Governor, Holder, Share};
 use crate::{Delta, Result, RuntimeError};
-
-/// Runs beyond this number are folded even if they are small.
-const RUNS_MAX: usize = 256;
-
-/// The net change of one step, sorted and consolidated.
-#[derive(Debug)]
-pub struct Run {
-    /// Position among all runs that the relation has published since it was opened, from 1.
-    pub seq: u64,
-    /// Epochs after this one …
-    pub from: u64,
-    /// … up to this one. Backfill runs have `from == to`.
-    pub to: u64,
-    /// Change.
-    pub delta: Delta,
-    encoded: OnceLock<Rows>,
-}
-
-/// Runs of more rows are encoded anew for each lookup: what is kept takes as much memory as the rows.
-const ENCODED_ROWS_MAX: usize = 65_536;
-
-impl Run {
-    /// A run.
-    pub(crate) fn new(seq: u64, from: u64, to: u64, delta: Delta) -> Self {
-        Self {
-            seq,
-            from,
-            to,
-            delta,
-            encoded: OnceLock::new(),
-        }
-    }
-
-    /// The rows of the run whose encoding starts with `prefix`: first and number. Statements look for keys in the same few runs over
-    /// and over, so a run's encoding is kept.
-    fn find(&self, order: &RowOrder, prefix: &[u8]) -> Result<(usize, usize)> {
-        if let Some(rows) = self.encoded.get() {
-            return Ok(range_of(rows, prefix));
-        }
-        let rows = order.encode(&self.delta.batch)?;
-        if rows.num_rows() > ENCODED_ROWS_MAX {
-            return Ok(range_of(&rows, prefix));
-        }
-        Ok(range_of(self.encoded.get_or_init(|| rows), prefix))
-    }
-}
-
-fn range_of(rows: &Rows, prefix: &[u8]) -> (usize, usize) {
-    let start = base::partition(rows, 0, rows.num_rows(), prefix);
-    let mut end = start;
-    while end < rows.num_rows() && rows.row(end).data().starts_with(prefix) {
-        end += 1;
-    }
-    (start, end - start)
-}
 
 /// One region's materialized rows, readable at any epoch from the base's on.
 #[derive(Debug)]
@@ -101,6 +59,20 @@ pub struct Relation {
     /// The newest epoch of all: how far the relation is complete while it rests.
     clock: Arc<AtomicU64>,
     state: RwLock<State>,
+    /// None: everything stays in memory (in tests).
+    memory: Option<Memory>,
+}
+
+/// How a relation keeps to the process's budget.
+#[derive(Debug)]
+struct Memory {
+    governor: Arc<Governor>,
+    /// The base.
+    held: Holder,
+    /// Spilled runs.
+    writer: Mutex<SpillWriter>,
+    /// Its number in the tier.
+    region: u32,
 }
 
 #[derive(Debug)]
@@ -111,6 +83,8 @@ struct State {
     /// Complete through whatever epoch the clock shows.
     resting: bool,
     seq: u64,
+    /// A completed checkpoint's rows, to become the base when everybody has passed it.
+    offered: Option<Offer>,
 }
 
 impl Relation {
@@ -132,8 +106,26 @@ impl Relation {
                 frontier,
                 resting: false,
                 seq: 0,
+                offered: None,
             }),
+            memory: None,
         }
+    }
+
+    /// The same relation under a budget: its runs are spilled below `spill`, and its base may be in the cold tier.
+    ///
+    /// # Errors
+    /// The directory cannot be emptied.
+    pub fn bounded(mut self, governor: &Arc<Governor>, spill: std::path::PathBuf) -> Result<Self> {
+        let held = governor.holder(Share::Relations);
+        held.set(self.state.read().base.bytes());
+        self.memory = Some(Memory {
+            governor: Arc::clone(governor),
+            held,
+            writer: Mutex::new(SpillWriter::new(&SpillDir::open(spill)?)),
+            region: self.id.0,
+        });
+        Ok(self)
     }
 
     fn complete(&self, state: &State) -> u64 {
@@ -169,11 +161,18 @@ impl Relation {
             state.base.rows == 0 && state.runs.is_empty(),
             "only an empty relation may move"
         );
-        state.base = Arc::new(Base {
-            epoch,
-            ..Base::default()
-        });
+        state.base = Arc::new(Base::empty(epoch));
         state.frontier = epoch;
+    }
+
+    /// The object.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// A checkpoint's rows wait to become the base.
+    pub fn is_offered(&self) -> bool {
+        self.state.read().offered.is_some()
     }
 
     /// Row encoding.
@@ -206,7 +205,8 @@ impl Relation {
         if let Some(delta) = delta.filter(|d| d.num_rows() > 0) {
             state.seq += 1;
             let seq = state.seq;
-            state.runs.push_back(Arc::new(Run::new(seq, from, to, delta)));
+            let governor = self.memory.as_ref().map(|m| &m.governor);
+            state.runs.push_back(Arc::new(Run::new(seq, from, to, delta, governor)));
         }
         state.frontier = state.frontier.max(to);
     }
@@ -284,57 +284,29 @@ impl Relation {
         self.state.read().seq
     }
 
-    /// There is enough to fold up to epoch `horizon` and position `seq`.
-    pub fn foldable(&self, horizon: u64, seq: u64) -> bool {
-        let state = self.state.read();
-        let runs = state.runs.iter().take_while(|r| r.to <= horizon && r.seq <= seq);
-        let (n, rows) = runs.fold((0, 0), |(n, rows), r| (n + 1, rows + r.delta.num_rows()));
-        n > 0 && (rows >= state.base.rows / 8 || n >= RUNS_MAX)
-    }
-
-    /// Folds runs up to epoch `horizon` and position `seq` into the base, when there is enough to be worth it. Called by one
-    /// thread at a time.
-    ///
-    /// # Errors
-    /// A kernel fails.
-    pub fn fold(&self, horizon: u64, seq: u64) -> Result<()> {
-        let (base, runs) = {
-            let state = self.state.read();
-            let runs: Vec<Arc<Run>> = state
-                .runs
-                .iter()
-                .take_while(|r| r.to <= horizon && r.seq <= seq)
-                .cloned()
-                .collect();
-            (Arc::clone(&state.base), runs)
-        };
-        let Some(last) = runs.last() else { return Ok(()) };
-        let order = self.order();
-        let delta = consolidate_runs(&order, &runs)?;
-        let merged = base.merge(&order, &delta, last.to)?;
-        let mut state = self.state.write();
-        state.base = Arc::new(merged);
-        state.runs.drain(..runs.len());
-        Ok(())
-    }
-
-    /// Runs held, rows in all, bytes in all (of runs; chunks count rows only).
+    /// Runs held, distinct rows about, bytes in memory.
     pub fn stats(&self) -> (usize, usize, usize) {
         let state = self.state.read();
-        let rows = state.base.rows + state.runs.iter().map(|r| r.delta.num_rows()).sum::<usize>();
-        let bytes = state.base.chunks.iter().map(|c| c.delta.bytes()).sum::<usize>()
-            + state.runs.iter().map(|r| r.delta.bytes()).sum::<usize>();
+        let rows = state.base.rows + state.runs.iter().map(|r| r.num_rows()).sum::<usize>();
+        let bytes = state.base.bytes() + state.runs.iter().map(|r| r.bytes()).sum::<usize>();
         (state.runs.len(), rows, bytes)
     }
-}
 
-/// The sum of runs, consolidated.
-fn consolidate_runs(order: &RowOrder, runs: &[Arc<Run>]) -> Result<Delta> {
-    if let [run] = runs {
-        return Ok(run.delta.clone());
+    /// About how many distinct rows there are now: those of the base, and what the runs add and take.
+    pub fn rows_about(&self) -> usize {
+        let state = self.state.read();
+        let change: i64 = state.runs.iter().map(|r| r.net_rows()).sum();
+        state.base.rows.saturating_add_signed(change as isize)
     }
-    let deltas: Vec<Delta> = runs.iter().map(|r| r.delta.clone()).collect();
-    Delta::consolidate(order.stored(), &deltas, order.key())
+
+    /// Whether the base is in the cold tier, and how many runs are spilled.
+    pub fn cold(&self) -> (bool, usize) {
+        let state = self.state.read();
+        (
+            state.base.is_cold(),
+            state.runs.iter().filter(|r| r.is_spilled()).count(),
+        )
+    }
 }
 
 #[cfg(test)]

@@ -25,11 +25,12 @@ impl OwnChanges {
         self.taken = changes.len();
         let order = relation.order();
         let mut delta = Delta::consolidate(order.stored(), new, order.key())?;
-        while let Some(last) = self.runs.pop_if(|r| r.delta.num_rows() <= 2 * delta.num_rows()) {
-            delta = Delta::consolidate(order.stored(), &[last.delta.clone(), delta], order.key())?;
+        while let Some(last) = self.runs.pop_if(|r| r.num_rows() <= 2 * delta.num_rows()) {
+            let last = last.piece(0, usize::MAX)?;
+            delta = Delta::consolidate(order.stored(), &[last, delta], order.key())?;
         }
         if delta.num_rows() > 0 {
-            self.runs.push(Arc::new(Run::new(u64::MAX, 0, 0, delta)));
+            self.runs.push(Arc::new(Run::new(u64::MAX, 0, 0, delta, None)));
         }
         Ok(())
     }

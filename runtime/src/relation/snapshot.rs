@@ -1,21 +1,23 @@
 //! A relation at one epoch: immutable, shared, cheap to clone.
 
-use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 
 use super::base::{Base, expand};
+use super::merge::{MergeScan, MergedSums};
 use super::order::RowOrder;
 use super::own::OwnChanges;
 use super::provider::SnapshotTable;
-use super::{Run, consolidate_runs};
+use super::run::Run;
 use crate::{Delta, Result};
 
-/// Up to this number keys are looked up in each run; more are met with all keys of the runs at once.
-const FEW_KEYS: usize = 256;
+/// Rows of a batch for a query.
+pub(super) const BATCH_ROWS: usize = 8192;
+/// Lookups of single keys in runs that cost less than reading the runs through.
+const LOOKUPS_MAX: usize = 2048;
 
 /// A relation's rows at one epoch: a base and the runs after it.
 #[derive(Debug, Clone)]
@@ -29,7 +31,6 @@ struct Inner {
     epoch: u64,
     base: Arc<Base>,
     runs: Vec<Arc<Run>>,
-    merged: OnceLock<Arc<Base>>,
 }
 
 impl RelationSnapshot {
@@ -40,7 +41,6 @@ impl RelationSnapshot {
                 epoch,
                 base,
                 runs,
-                merged: OnceLock::new(),
             }),
         }
     }
@@ -60,60 +60,47 @@ impl RelationSnapshot {
         &self.inner.order
     }
 
-    /// Base and runs merged; computed at the first use, shared by clones.
-    pub(crate) fn merged(&self) -> Result<Arc<Base>> {
-        if let Some(merged) = self.inner.merged.get() {
-            return Ok(Arc::clone(merged));
-        }
+    /// Reads distinct rows with their multiplicities in storage order: those at or after the encoded row `from`, those whose
+    /// encoding begins with `prefix`. Holds some thousand rows at a time, wherever the rows are.
+    ///
+    /// # Errors
+    /// The tier or a spill file cannot be read.
+    pub fn scan(&self, from: Option<&[u8]>, prefix: Option<&[u8]>) -> Result<MergeScan> {
         let inner = &self.inner;
-        let merged = if inner.runs.is_empty() {
-            Arc::clone(&inner.base)
-        } else {
-            let delta = consolidate_runs(&inner.order, &inner.runs)?;
-            Arc::new(inner.base.merge(&inner.order, &delta, inner.epoch)?)
-        };
-        Ok(Arc::clone(inner.merged.get_or_init(|| merged)))
+        MergeScan::new(&inner.order, Some(&inner.base), &inner.runs, from, prefix)
     }
 
-    /// The rows, duplicates repeated, in storage order.
+    /// All rows at once, duplicates repeated, in storage order: for small relations and tests.
     ///
     /// # Errors
-    /// A kernel fails.
+    /// As [`Self::scan`].
     pub fn rows(&self) -> Result<Vec<RecordBatch>> {
-        self.merged()?.chunks.iter().map(|c| expand(&c.delta)).collect()
+        self.batches(None)
     }
 
-    /// Number of distinct rows, for progress.
-    ///
-    /// # Errors
-    /// A kernel fails.
-    pub fn distinct_rows(&self) -> Result<usize> {
-        Ok(self.merged()?.rows)
-    }
-
-    /// Up to `limit` distinct rows from position `offset` in storage order, with multiplicities.
-    ///
-    /// # Errors
-    /// A kernel fails.
-    pub fn slice(&self, offset: usize, limit: usize) -> Result<Vec<Delta>> {
-        let base = self.merged()?;
-        let (mut skip, mut left) = (offset, limit);
-        let mut out = Vec::new();
-        for chunk in &base.chunks {
-            let n = chunk.delta.num_rows();
-            if skip >= n {
-                skip -= n;
-                continue;
-            }
-            let take = (n - skip).min(left);
-            if take == 0 {
-                break;
-            }
-            out.push(chunk.delta.slice(skip, take));
-            left -= take;
-            skip = 0;
+    /// Rows whose encoding begins with `prefix`, at once.
+    pub(super) fn batches(&self, prefix: Option<&[u8]>) -> Result<Vec<RecordBatch>> {
+        let mut scan = self.scan(None, prefix)?;
+        let mut all = Vec::new();
+        while let Some(delta) = scan.next()? {
+            expand(&delta, BATCH_ROWS, &mut |batch| {
+                all.push(batch);
+                Ok(true)
+            })?;
         }
-        Ok(out)
+        Ok(all)
+    }
+
+    /// About how many distinct rows there are at most.
+    pub fn rows_about(&self) -> usize {
+        let inner = &self.inner;
+        inner.base.rows + inner.runs.iter().map(|r| r.num_rows()).sum::<usize>()
+    }
+
+    /// Whether reading it touches neither disk nor many rows.
+    pub(super) fn is_small(&self) -> bool {
+        let inner = &self.inner;
+        !inner.base.is_cold() && !inner.runs.iter().any(|r| r.is_spilled()) && self.rows_about() <= BATCH_ROWS
     }
 
     /// The same relation with a transaction's own changes on top.
@@ -135,69 +122,34 @@ impl RelationSnapshot {
     pub fn contains_keys(&self, keys: &RecordBatch) -> Result<BooleanArray> {
         let inner = &self.inner;
         let wanted = inner.order.encode_keys(keys.columns())?;
-        if wanted.num_rows() <= FEW_KEYS {
-            let found = wanted.iter().map(|key| self.rows_of_key(key.data()).map(|n| n > 0));
-            return found.collect::<Result<Vec<bool>>>().map(BooleanArray::from);
-        }
-        // Runs first: net diff per key over the runs decides together with the base.
-        let recent = self.recent_keys()?;
-        let mut found = Vec::with_capacity(keys.num_rows());
-        for key in &wanted {
-            let key = key.data();
-            let live = match recent.get(key) {
-                Some(&net) if net > 0 => true,
-                Some(&net) => base_rows_of_key(inner, key)? + net > 0,
-                None => base_rows_of_key(inner, key)? > 0,
-            };
-            found.push(live);
-        }
-        Ok(BooleanArray::from(found))
-    }
-
-    /// Number of rows with a key.
-    fn rows_of_key(&self, key: &[u8]) -> Result<i64> {
-        let inner = &self.inner;
-        let mut n = base_rows_of_key(inner, key)?;
-        for run in &inner.runs {
-            let (start, rows) = run.find(&inner.order, key)?;
-            n += (start..start + rows).map(|i| run.delta.diff(i)).sum::<i64>();
-        }
-        Ok(n)
-    }
-
-    fn recent_keys(&self) -> Result<std::collections::HashMap<Box<[u8]>, i64>> {
-        let order = &self.inner.order;
-        let mut net = std::collections::HashMap::new();
-        for run in &self.inner.runs {
-            let columns: Vec<ArrayRef> = order
-                .key()
-                .iter()
-                .map(|&c| Arc::clone(run.delta.batch.column(c)))
-                .collect();
-            let rows = order.encode_keys(&columns)?;
-            for (i, row) in rows.iter().enumerate() {
-                *net.entry(Box::from(row.data())).or_insert(0) += run.delta.diff(i);
+        let mut ascending: Vec<u32> = (0..keys.num_rows() as u32).collect();
+        ascending.sort_unstable_by(|a, b| wanted.row(*a as usize).cmp(&wanted.row(*b as usize)));
+        let mut sums = vec![0_i64; keys.num_rows()];
+        if keys.num_rows() * inner.runs.len() <= LOOKUPS_MAX {
+            for run in &inner.runs {
+                for &i in &ascending {
+                    sums[i as usize] += run.sum(&inner.order, wanted.row(i as usize).data())?;
+                }
+            }
+        } else {
+            let scan = MergeScan::new(&inner.order, None, &inner.runs, None, None)?;
+            let mut runs = MergedSums::new(scan);
+            let mut last: Option<u32> = None;
+            for &i in &ascending {
+                let key = wanted.row(i as usize);
+                // The scan has passed the rows of a key that was asked for before.
+                sums[i as usize] = match last.filter(|last| wanted.row(*last as usize) == key) {
+                    Some(last) => sums[last as usize],
+                    None => runs.sum(key.data())?,
+                };
+                last = Some(i);
             }
         }
-        Ok(net)
-    }
-
-    /// Rows whose key starts with the given values (a prefix of the key columns).
-    ///
-    /// # Errors
-    /// Types differ.
-    pub(crate) fn with_key_prefix(&self, prefix: &[u8]) -> Result<Vec<RecordBatch>> {
-        let inner = &self.inner;
-        let mut parts = Vec::new();
-        inner.base.with_prefix(&inner.order, prefix, &mut parts)?;
-        for run in &inner.runs {
-            let (start, n) = run.find(&inner.order, prefix)?;
-            if n > 0 {
-                parts.push(run.delta.slice(start, n));
-            }
+        let mut base = inner.base.sums(&inner.order)?;
+        for &i in &ascending {
+            sums[i as usize] += base.sum(wanted.row(i as usize).data())?;
         }
-        let all = Delta::consolidate(inner.order.stored(), &parts, inner.order.key())?;
-        Ok(vec![expand(&all)?])
+        Ok(sums.iter().map(|sum| Some(*sum > 0)).collect())
     }
 
     /// For each key (key columns, in key order) the row that has it: rows in catalog order, and each key's row among them.
@@ -227,61 +179,43 @@ impl RelationSnapshot {
         Arc::new(SnapshotTable::new(self.clone()))
     }
 
-    /// Entries for a checkpoint: every distinct row changed by runs after position `since`, encoded, with its multiplicity at this epoch (0: gone).
+    /// Entries for a checkpoint: every distinct row changed by runs after position `since`, encoded and ascending, with its
+    /// multiplicity at this epoch (0: gone).
     ///
     /// # Errors
-    /// A kernel fails, or rows since then have been folded away.
+    /// Something cannot be read, `f` fails, or rows since then have been folded away.
     pub(crate) fn changes_since(&self, since: u64, f: &mut dyn FnMut(&[u8], i64) -> Result<()>) -> Result<()> {
         let inner = &self.inner;
-        let changed: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq > since).cloned().collect();
-        if changed.is_empty() {
-            return Ok(());
-        }
-        let delta = consolidate_runs(&inner.order, &changed)?;
-        let rows = inner.order.encode(&delta.batch)?;
-        let earlier: Vec<Arc<Run>> = inner.runs.iter().filter(|r| r.seq <= since).cloned().collect();
-        // A few changed rows are looked up in each earlier run; many are met with the sum of those runs.
-        let earlier_n: usize = earlier.iter().map(|r| r.delta.num_rows()).sum();
-        let looked_up = rows.num_rows().saturating_mul(earlier.len()) <= earlier_n;
-        let earlier_sum = if looked_up || earlier.is_empty() {
-            None
-        } else {
-            let sum = consolidate_runs(&inner.order, &earlier)?;
-            let encoded = inner.order.encode(&sum.batch)?;
-            Some((sum, encoded))
-        };
-        for (i, row) in rows.iter().enumerate() {
-            let mut count = inner.base.count(&inner.order, row.data())? + delta.diff(i);
-            if looked_up {
-                for run in &earlier {
-                    let (start, n) = run.find(&inner.order, row.data())?;
-                    count += (start..start + n).map(|i| run.delta.diff(i)).sum::<i64>();
+        let (changed, earlier): (Vec<Arc<Run>>, Vec<Arc<Run>>) =
+            inner.runs.iter().cloned().partition(|r| r.seq > since);
+        let scan = |runs: &[Arc<Run>]| MergeScan::new(&inner.order, None, runs, None, None);
+        let mut changed = scan(&changed)?;
+        // A row of a relation with a key is there once or not at all, so its change tells what it is now.
+        let keyed = !inner.order.key().is_empty();
+        let mut before = MergedSums::new(scan(if keyed { &[] } else { &earlier })?);
+        let mut base = inner.base.sums(&inner.order)?;
+        while let Some(delta) = changed.next()? {
+            let rows = inner.order.encode(&delta.batch)?;
+            for (i, row) in rows.iter().enumerate() {
+                let mut count = delta.diff(i);
+                if !keyed {
+                    count += base.sum(row.data())? + before.sum(row.data())?;
                 }
+                f(row.data(), count.max(0))?;
             }
-            if let Some((d, rows)) = &earlier_sum {
-                let at = super::base::partition(rows, 0, rows.num_rows(), row.data());
-                if at < rows.num_rows() && rows.row(at) == row {
-                    count += d.diff(at);
-                }
-            }
-            f(row.data(), count)?;
         }
         Ok(())
     }
 }
 
-fn base_rows_of_key(inner: &Inner, key: &[u8]) -> Result<i64> {
-    let mut parts = Vec::new();
-    inner.base.with_prefix(&inner.order, key, &mut parts)?;
-    Ok(parts.iter().flat_map(Delta::diff_iter).sum())
-}
-
-/// Keys of `keys` that occur more than once.
+/// Whether some key of `keys` occurs more than once.
 ///
 /// # Errors
 /// Types cannot be encoded.
 pub fn has_duplicate_keys(order: &RowOrder, columns: &[ArrayRef]) -> Result<bool> {
     let rows = order.encode_keys(columns)?;
-    let mut seen = HashSet::with_capacity(rows.num_rows());
-    Ok(rows.iter().any(|r| !seen.insert(Box::<[u8]>::from(r.data()))))
+    let mut ascending: Vec<u32> = (0..rows.num_rows() as u32).collect();
+    let row = |i: u32| rows.row(i as usize);
+    ascending.sort_unstable_by(|a, b| row(*a).cmp(&row(*b)));
+    Ok(ascending.windows(2).any(|pair| row(pair[0]) == row(pair[1])))
 }
