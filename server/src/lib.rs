@@ -21,6 +21,7 @@ pub mod error;
 #[cfg(feature = "failpoints")]
 pub mod failpoints;
 pub mod http;
+mod memory;
 pub mod metrics;
 pub mod server;
 pub mod session;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 
 use datafusion::execution::SessionState;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use levee_planner::sql::pg_session_state;
 use levee_runtime::coordinator::Engine;
@@ -19,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::{Result, SqlError};
+use crate::memory::GovernedPool;
 use crate::metrics::Metrics;
 use crate::session;
 
@@ -56,10 +56,11 @@ impl Server {
         stop: CancellationToken,
         queries: tokio::runtime::Handle,
     ) -> Result<Arc<Self>> {
-        let query_bytes = (config.memory_limit / 4).max(16 << 20);
+        // A write is sorted and encoded on its way into the log, which takes about four times its size for a moment.
+        let write_bytes_max = (config.memory_limit / 8).max(16 << 20);
         let spill = config.data_dir.join("query-spill");
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(FairSpillPool::new(query_bytes)))
+            .with_memory_pool(Arc::new(GovernedPool(Arc::clone(engine.memory()))))
             .with_disk_manager_builder(
                 DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![spill])),
             )
@@ -69,7 +70,7 @@ impl Server {
             engine,
             metrics: Metrics::new(),
             stop,
-            write_bytes_max: query_bytes,
+            write_bytes_max,
             queries,
             base,
             sessions: Mutex::default(),

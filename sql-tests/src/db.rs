@@ -77,7 +77,7 @@ impl Db {
         let config = EngineConfig {
             data_dir: dir.path().join("data"),
             checkpoint_url: None,
-            memory_limit: 512 << 20,
+            memory_limit: memory_limit(),
             parallelism,
             checkpoint_interval_ms,
         };
@@ -413,6 +413,14 @@ impl Db {
 /// A bound query.
 #[derive(Debug, Clone)]
 pub struct Bound(Query);
+
+/// Bytes that engines may use: `LEVEE_TEST_MEMORY`, to make everything cold and spilled, or plenty.
+fn memory_limit() -> usize {
+    let set = std::env::var("LEVEE_TEST_MEMORY").ok();
+    set.map_or(512 << 20, |bytes| {
+        bytes.parse().expect("LEVEE_TEST_MEMORY is a number of bytes")
+    })
+}
 
 /// Duplicate keys among the new rows, or between them and what stays.
 fn check_keys(table: &TableDef, snapshot: &ReadSnapshot, id: ObjectId, net: &Delta) -> Outcome<()> {

@@ -72,6 +72,9 @@ use sequencer::{Commit, DdlRequest, Request, Sequencer};
 use shared::{RegionStatus, Shared};
 use window::WriteWindow;
 
+/// RocksDB's cache is not made smaller than this.
+const ROCKS_BYTES_MIN: usize = 1 << 20;
+
 /// How to open an engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -219,9 +222,15 @@ impl Engine {
         let (log, term) = Log::open(Arc::clone(&fs), &dir.join("log"), options)?;
         let log = Arc::new(log);
         let memory = Governor::new(config.memory_limit);
-        let rocks = RocksShared::new(memory.share(Share::Rocks));
+        let rocks = RocksShared::new(memory.share(Share::Rocks).max(ROCKS_BYTES_MIN));
         let tier = Tier::open(&rocks, &dir.join("tier"))?;
-        let store = Arc::new(CheckpointStore::open(&target, &fs, &dir.join("work"), rocks, term)?);
+        let store = Arc::new(CheckpointStore::open(
+            &target,
+            &fs,
+            &dir.join("work"),
+            rocks.clone(),
+            term,
+        )?);
         let mut found = recovery::find(&store, &log)?;
 
         let (request_tx, request_rx) = mpsc::channel();
@@ -244,6 +253,7 @@ impl Engine {
             locks: Arc::default(),
             epochs: Mutex::new(VecDeque::new()),
             checkpoints: Mutex::new(VecDeque::new()),
+            rocks: (rocks.clone(), memory.holder(Share::Rocks)),
             memory,
             tier,
             clock: Arc::clone(&clock),
@@ -658,7 +668,8 @@ impl Engine {
 
     /// Rows of `levee_catalog.NAME` for: `jobs`(id, name, kind, state, epoch, rows_out, checksum, finished), `regions`(id, name,
     /// epoch, checkpoint_epoch, lag_epochs, steps, runs, rows, bytes, state_bytes), `tasks`(region, fragment, task, incarnation,
-    /// epoch, rows_in, rows_out, state_bytes, late_slices, longest_slice_us), `epochs`(epoch, timestamp, tables, rows), `checkpoints`(number, epoch, regions, files,
+    /// epoch, rows_in, rows_out, state_bytes, late_slices, longest_slice_us), `epochs`(epoch, timestamp, tables, rows), `memory`(what, used_bytes, share_bytes),
+    /// `checkpoints`(number, epoch, regions, files,
     /// bytes, seconds), `ddl_progress`(id, name, statement, progress, rows_done, rows_total, rows_per_second, mode),
     /// `stream_errors`(job, name, expression, message, count, last_epoch), `sources`(id, name,
     /// connector, split, offset, finished, partition, end_offset, lag, status, error, dead_letters), `dead_letters`(source_id, source, partition, offset, reason,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use levee_planner::catalog::Catalog;
 use levee_planner::plan::ObjectId;
 use levee_storage::fs::FileSystem;
+use levee_storage::rocks::RocksShared;
 use levee_storage::tier::Tier;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -85,6 +86,8 @@ pub struct Shared {
     pub checkpoints: Mutex<VecDeque<CheckpointInfo>>,
     /// Memory budget of the process.
     pub memory: Arc<Governor>,
+    /// RocksDB's cache, and what it holds as the budget sees it.
+    pub rocks: (RocksShared, crate::memory::Holder),
     /// What completed checkpoints hold.
     pub tier: Arc<Tier>,
     /// Last writes by key.

@@ -10,6 +10,7 @@ use super::control::Control;
 use super::dead_letters::DEAD_LETTERS;
 use super::region::{RegionCtl, RegionKind};
 use super::sources::source_def;
+use crate::memory::Share;
 
 fn text(value: impl ToString) -> Option<String> {
     Some(value.to_string())
@@ -24,6 +25,7 @@ impl Control {
             "tasks" => self.regions.values().flat_map(task_rows).collect(),
             "epochs" => self.epoch_rows(),
             "checkpoints" => self.checkpoint_rows(),
+            "memory" => self.memory_rows(),
             "ddl_progress" => self.regions.values().filter_map(|r| self.progress_row(r)).collect(),
             "stream_errors" => self.regions.values().flat_map(error_rows).collect(),
             "sources" => self.source_rows(),
@@ -153,6 +155,22 @@ impl Control {
             .rev()
             .map(|e| vec![text(e.epoch), text(e.timestamp_us), text(e.tables), text(e.rows)])
             .collect()
+    }
+
+    fn memory_rows(&self) -> Vec<StatusRow> {
+        let memory = &self.shared.memory;
+        let share = |share: &Share| {
+            vec![
+                text(share.name()),
+                text(memory.used(*share)),
+                text(memory.share(*share)),
+            ]
+        };
+        let mut rows: Vec<StatusRow> = Share::ALL.iter().map(share).collect();
+        rows.push(vec![text("all"), text(memory.used_in_all()), text(memory.limit())]);
+        let tier = self.shared.tier.stats();
+        rows.push(vec![text("cold tier, on disk"), text(tier.bytes), None]);
+        rows
     }
 
     fn checkpoint_rows(&self) -> Vec<StatusRow> {

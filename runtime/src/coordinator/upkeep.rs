@@ -188,6 +188,8 @@ impl Control {
         }
         let forgotten = std::mem::take(&mut self.anew.1);
         self.anew.0.retain(|id| !forgotten.contains(id));
+        let (rocks, held) = &self.shared.rocks;
+        held.set(rocks.used_bytes());
         self.offer_bases(&done);
         self.timeline.forget_before(done.log_epoch);
         let regions = &self.regions;

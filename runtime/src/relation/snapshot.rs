@@ -164,7 +164,7 @@ impl RelationSnapshot {
         let mut next = 0_u32;
         for key in &wanted {
             let before = next;
-            for found in self.with_key_prefix(key.data())? {
+            for found in self.batches(Some(key.data()))? {
                 next += u32::try_from(found.num_rows()).unwrap_or(0);
                 parts.push(found);
             }

@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, new_null_array};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::Schema;
 use levee_planner::sql::{Ast, CopyFrom, CopyKind, CopyTo, Parsed, Query, Statement, changed_schema, parse};
+use levee_runtime::memory::Share;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::copy::{CopyDone, CopyInResponse, CopyOutResponse};
 
@@ -105,6 +106,8 @@ impl Session {
 
     async fn copy_data(&mut self, copy: &CopyFrom, target: &Target) -> Result<Vec<RecordBatch>> {
         let max = self.server.write_bytes_max;
+        let memory = Arc::clone(self.server.engine.memory());
+        let held = memory.holder(Share::Queries);
         let mut loader = Loader::new(
             copy.clone(),
             &target.name,
@@ -127,8 +130,10 @@ impl Session {
                 None | Some(Frontend::Terminate) => return Err(client_gone()),
                 Some(Frontend::CopyData(data)) => {
                     loader.push(&data)?;
-                    if loader.bytes() > max {
-                        return Err(super::txn::too_big(max));
+                    held.set(loader.bytes());
+                    let short = memory.over(Share::Queries) && loader.bytes() > memory.share(Share::Queries) / 8;
+                    if loader.bytes() > max || short {
+                        return Err(super::txn::too_big(loader.bytes().min(max)));
                     }
                 }
                 Some(Frontend::CopyDone) => return loader.finish(),

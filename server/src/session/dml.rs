@@ -229,8 +229,15 @@ impl Session {
                 .relations
                 .get(&object.id)
                 .ok_or(RuntimeError::NoObject(object.id))?;
-            let rows = relation.slice(0, usize::MAX)?;
-            writes.push((object, rows.iter().map(Delta::negate).collect()));
+            let (mut scan, mut gone, mut bytes) = (relation.scan(None, None)?, Vec::new(), 0);
+            while let Some(rows) = scan.next()? {
+                bytes += rows.bytes();
+                if bytes > self.server.write_bytes_max {
+                    return Err(super::txn::too_big(self.server.write_bytes_max));
+                }
+                gone.push(rows.negate());
+            }
+            writes.push((object, gone));
         }
         if self.apply(writes, fresh.epoch).await? {
             return Ok(());

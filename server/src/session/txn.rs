@@ -16,6 +16,7 @@ use levee_planner::catalog::CatalogObject;
 use levee_planner::plan::ObjectId;
 use levee_runtime::Delta;
 use levee_runtime::coordinator::{CommitRequest, EpochPin};
+use levee_runtime::memory::{Holder, Share};
 use levee_runtime::relation::{OwnChanges, RelationSnapshot};
 
 use super::{Session, now_us};
@@ -71,6 +72,8 @@ pub(super) struct Block {
     /// What the writes were checked against.
     definitions: BTreeMap<ObjectId, Arc<CatalogObject>>,
     bytes: usize,
+    /// Counts them in the queries' memory.
+    held: Option<Holder>,
     /// Refuses writes.
     pub read_only: bool,
     /// Settings to go back to: at ROLLBACK, all; at COMMIT, those of SET LOCAL.
@@ -93,6 +96,7 @@ impl Block {
             own: BTreeMap::new(),
             definitions: BTreeMap::new(),
             bytes: 0,
+            held: None,
             read_only: false,
             before: settings.clone(),
             local: Vec::new(),
@@ -452,6 +456,11 @@ impl Session {
         if block.bytes > max {
             return Err(too_big(max));
         }
+        let memory = self.server.engine.memory();
+        block
+            .held
+            .get_or_insert_with(|| memory.holder(Share::Queries))
+            .set(block.bytes);
         // The first definition counts: if it has changed since, the block's earlier rows were checked against another one.
         block.definitions.entry(table.id).or_insert_with(|| Arc::clone(table));
         block.writes.entry(table.id).or_default().extend(deltas);

@@ -85,6 +85,7 @@ const TABLES: &[(&str, Columns)] = &[
             ("seconds", Float),
         ],
     ),
+    ("memory", &[("what", Text), ("used_bytes", Int), ("share_bytes", Int)]),
     (
         "ddl_progress",
         &[
