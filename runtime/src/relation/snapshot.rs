@@ -12,7 +12,7 @@ use super::order::RowOrder;
 use super::own::OwnChanges;
 use super::provider::SnapshotTable;
 use super::run::Run;
-use crate::{Delta, Result};
+use crate::Result;
 
 /// Rows of a batch for a query.
 pub(super) const BATCH_ROWS: usize = 8192;
