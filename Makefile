@@ -14,7 +14,7 @@ build: setup ## the levee binary, in the one profile that everything uses
 	$(ENV) cargo build --workspace --bin levee --no-default-features
 
 # --- tests -----------------------------------------------------------------------------------------
-.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-sinks test-sinks-full test-files test-s3 test-kafka test-kafka-full bless
+.PHONY: test test-parts test-binary test-fmt test-lint test-rust test-client test-isolation test-docs test-crash test-oracle test-blast test-bad-input test-power test-property test-cold test-sinks test-sinks-full test-files test-s3 test-kafka test-kafka-full bless
 
 # In the order in which they fail fastest; `.ci/run` runs the same list.
 TEST_PARTS := setup test-fmt test-lint test-rust test-client test-isolation test-sinks test-docs
@@ -88,12 +88,15 @@ test-kafka-full: setup test-binary ## the same with 5 million records, 30 kills 
 	$(ENV) tools/kafka.sh fetch
 	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/clients/kafka/run.py --full $(FLAGS)
 
+test-cold: setup ## power loss and property tests with so little memory that everything is cold and spilled
+	$(ENV) LEVEE_TEST_MEMORY=$${LEVEE_TEST_MEMORY:-100000} cargo test --workspace --test system -- --nocapture power property
+
 bless: setup ## writes PostgreSQL's answers into the case files
 	$(ENV) LEVEE_BLESS=1 cargo test --workspace --test system -- --nocapture cases::against_postgres
 # --- end of tests ----------------------------------------------------------------------------------
 
 # --- demo, benchmarks, comparison --------------------------------------------------------------------
-.PHONY: demo compare-postgres bench bench-binaries bench-nexmark bench-freshness bench-many bench-blast
+.PHONY: demo compare-postgres bench bench-binaries bench-nexmark bench-freshness bench-many bench-blast bench-memory bench-backfill
 
 PYTHON := "$$LEVEE_CACHE/venv/bin/python" -B
 DEBUG_LEVEE := "$$CARGO_TARGET_DIR/debug/levee"
@@ -128,6 +131,12 @@ bench-many: bench-binaries ## 500 views: idle CPU, memory, a new view, restart; 
 
 bench-blast: bench-binaries ## freshness beside a slow view, an exploding join, a sink that is gone; FLAGS='--rate N --only slow'
 	$(ENV) $(PYTHON) benchmarks/blast.py --levee $(BENCH_BIN)/levee $(FLAGS)
+
+bench-memory: bench-binaries ## an aggregate and a join of 20 million keys each under 1 GB; FLAGS='--keys 1000000 --limit 64MB'
+	$(ENV) $(PYTHON) benchmarks/memory.py --levee $(BENCH_BIN)/levee $(FLAGS)
+
+bench-backfill: bench-binaries ## new views over a table of 12 million rows: rows a second, and freshness beside it
+	$(ENV) $(PYTHON) benchmarks/backfill.py --levee $(BENCH_BIN)/levee $(FLAGS)
 
 bench-pgbench: bench-binaries ## pgbench's scripts here and in PostgreSQL; FLAGS='--scale N --clients N --seconds N --only tpcb'
 	$(ENV) $(PYTHON) benchmarks/pgbench/bench.py --levee $(BENCH_BIN)/levee $(FLAGS)

@@ -51,7 +51,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "memory_limit",
         value: "BYTES",
         default: "75% of memory",
-        help: "Memory budget in bytes, or with a unit: `512MB`, `4GB`. A quarter of it is for clients' queries.",
+        help: "Memory budget in bytes, or with a unit: `512MB`, `4GB`. Shares: `levee_catalog.memory`.",
     },
     Setting {
         name: "parallelism",

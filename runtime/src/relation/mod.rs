@@ -83,6 +83,8 @@ struct State {
     /// Complete through whatever epoch the clock shows.
     resting: bool,
     seq: u64,
+    /// The base holds the runs up to this position.
+    base_seq: u64,
     /// A completed checkpoint's rows, to become the base when everybody has passed it.
     offered: Option<Offer>,
 }
@@ -106,6 +108,7 @@ impl Relation {
                 frontier,
                 resting: false,
                 seq: 0,
+                base_seq: 0,
                 offered: None,
             }),
             memory: None,

@@ -89,8 +89,7 @@ impl Relation {
         let Some(memory) = &self.memory else { return };
         let mut state = self.state.write();
         // Nothing has changed since the base: the newest snapshot shows the same, and an older one would hold up compaction.
-        let unchanged = state.runs.front().is_none_or(|run| run.seq > offer.seq);
-        if state.base.is_cold() && unchanged {
+        if state.base.is_cold() && unchanged(&state, &offer) {
             let rows = state.base.rows;
             state.base = Arc::new(Base::cold(state.base.epoch, rows, offer.snapshot, memory.region));
             state.offered = None;
@@ -162,6 +161,7 @@ impl Relation {
         let epoch = if gone == 0 { state.base.epoch } else { offer.epoch };
         let epoch = epoch.max(state.base.epoch);
         state.base = Arc::new(Base::cold(epoch, offer.rows, offer.snapshot, memory.region));
+        state.base_seq = offer.seq;
         state.offered = None;
         memory.held.set(0);
     }
@@ -206,6 +206,7 @@ impl Relation {
         }
         let mut state = self.state.write();
         state.base = Arc::new(merged);
+        state.base_seq = last.seq;
         state.runs.drain(..runs.len());
         Ok(())
     }
@@ -301,10 +302,15 @@ impl Relation {
     }
 }
 
-/// Nobody needs the runs before the offered snapshot, or there are none.
+/// Nobody needs the runs before the offered snapshot, or there are none. One that was offered before the base took in later
+/// runs is of no use.
 fn usable(state: &State, offer: &Offer, horizon: u64) -> bool {
-    let unchanged = state.runs.front().is_none_or(|run| run.seq > offer.seq);
-    unchanged || offer.epoch <= horizon
+    unchanged(state, offer) || offer.seq >= state.base_seq && offer.epoch <= horizon
+}
+
+/// The offered snapshot shows the same rows as the base.
+fn unchanged(state: &State, offer: &Offer) -> bool {
+    offer.seq >= state.base_seq && state.runs.front().is_none_or(|run| run.seq > offer.seq)
 }
 
 /// Stretches of runs that nobody needs apart and that it is time to sum.
