@@ -106,9 +106,7 @@ fn reads(tier: &std::sync::Arc<Tier>, keys: u64, when: &str) -> Outcome {
         let (start, mut found) = (Instant::now(), 0);
         const BATCHES: u64 = 40;
         for batch in 0..BATCHES {
-            let wanted: Vec<Vec<u8>> = (0..512)
-                .map(|i| key(from + scramble(batch * 512 + i) % keys))
-                .collect();
+            let wanted: Vec<Vec<u8>> = (0..512).map(|i| key(from + scramble(batch * 512 + i) % keys)).collect();
             snapshot.get_many(&wanted, &mut |_, _| {
                 found += 1;
                 Ok(())

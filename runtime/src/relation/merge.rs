@@ -194,7 +194,7 @@ impl MergeScan {
             }
             let sum = match parts.as_slice() {
                 [one] => renamed(&self.order, one)?,
-                _ => Delta::consolidate(self.order.schema(), &parts, self.order.key())?,
+                _ => Delta::consolidate(self.order.stored(), &parts, self.order.key())?,
             };
             if sum.num_rows() > 0 {
                 return Ok(Some(sum));
@@ -213,9 +213,9 @@ impl MergeScan {
     }
 }
 
-/// The delta with the order's column names: older rows were written under the names of their time.
+/// The delta with the order's column names, all of which may be NULL: older rows were written under the names of their time.
 fn renamed(order: &RowOrder, delta: &Delta) -> Result<Delta> {
-    let schema = order.schema();
+    let schema = order.stored();
     if Arc::ptr_eq(delta.batch.schema_ref(), schema) || delta.batch.schema_ref() == schema {
         return Ok(delta.clone());
     }

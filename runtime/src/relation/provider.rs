@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
@@ -212,6 +212,7 @@ impl ExecutionPlan for SnapshotExec {
             snapshot: self.snapshot.clone(),
             prefix: self.prefix.clone(),
             projection: self.projection.clone(),
+            schema: self.schema(),
             left: self.limit.unwrap_or(usize::MAX),
             ready: VecDeque::new(),
         };
@@ -233,6 +234,8 @@ struct Reading {
     snapshot: RelationSnapshot,
     prefix: Option<Vec<u8>>,
     projection: Option<Vec<usize>>,
+    /// Columns of the answer.
+    schema: SchemaRef,
     left: usize,
     ready: VecDeque<RecordBatch>,
 }
@@ -257,6 +260,10 @@ impl Reading {
             };
             let (ready, left) = (&mut self.ready, &mut self.left);
             expand(&delta, BATCH_ROWS, &mut |batch| {
+                // Rows are stored without the columns' promises.
+                let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+                let columns = batch.columns().to_vec();
+                let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
                 let rows = batch.num_rows().min(*left);
                 ready.push_back(batch.slice(0, rows));
                 *left -= rows;

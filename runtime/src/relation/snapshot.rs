@@ -18,6 +18,8 @@ use crate::Result;
 pub(super) const BATCH_ROWS: usize = 8192;
 /// Lookups of single keys in runs that cost less than reading the runs through.
 const LOOKUPS_MAX: usize = 2048;
+/// Rows that can be read through in the time of one lookup in a run.
+const LOOKUP_ROWS: usize = 32;
 
 /// A relation's rows at one epoch: a base and the runs after it.
 #[derive(Debug, Clone)]
@@ -84,7 +86,10 @@ impl RelationSnapshot {
         let mut all = Vec::new();
         while let Some(delta) = scan.next()? {
             expand(&delta, BATCH_ROWS, &mut |batch| {
-                all.push(batch);
+                all.push(RecordBatch::try_new(
+                    Arc::clone(self.schema()),
+                    batch.columns().to_vec(),
+                )?);
                 Ok(true)
             })?;
         }
@@ -189,10 +194,13 @@ impl RelationSnapshot {
         let (changed, earlier): (Vec<Arc<Run>>, Vec<Arc<Run>>) =
             inner.runs.iter().cloned().partition(|r| r.seq > since);
         let scan = |runs: &[Arc<Run>]| MergeScan::new(&inner.order, None, runs, None, None);
-        let mut changed = scan(&changed)?;
         // A row of a relation with a key is there once or not at all, so its change tells what it is now.
         let keyed = !inner.order.key().is_empty();
-        let mut before = MergedSums::new(scan(if keyed { &[] } else { &earlier })?);
+        // A few changed rows are looked up in each earlier run; many are met with the sum of those runs.
+        let rows = |runs: &[Arc<Run>]| runs.iter().map(|r| r.num_rows()).sum::<usize>();
+        let looked_up = rows(&changed).saturating_mul(earlier.len()).saturating_mul(LOOKUP_ROWS) <= rows(&earlier);
+        let mut before = MergedSums::new(scan(if keyed || looked_up { &[] } else { &earlier })?);
+        let mut changed = scan(&changed)?;
         let mut base = inner.base.sums(&inner.order)?;
         while let Some(delta) = changed.next()? {
             let rows = inner.order.encode(&delta.batch)?;
@@ -200,6 +208,11 @@ impl RelationSnapshot {
                 let mut count = delta.diff(i);
                 if !keyed {
                     count += base.sum(row.data())? + before.sum(row.data())?;
+                }
+                if !keyed && looked_up {
+                    for run in &earlier {
+                        count += run.sum(&inner.order, row.data())?;
+                    }
                 }
                 f(row.data(), count.max(0))?;
             }
