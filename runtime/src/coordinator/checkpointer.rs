@@ -309,7 +309,8 @@ impl Checkpointer {
         let mut next = self.current.clone();
         next.number = self.store.next_manifest_number();
         next.term = self.store.term();
-        next.regions.retain(|r, _| job.live.contains(r) && !job.anew.contains(r));
+        next.regions
+            .retain(|r, _| job.live.contains(r) && !job.anew.contains(r));
         if let Some(file) = file {
             next.files.insert(file.id, file.clone());
         }
