@@ -71,11 +71,16 @@ def exactly_once(broker, directory, full):
     levee.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(n) AS n, sum(s) AS s FROM per_who")
     load = Load(broker, "once", records, seed=1)
     # The load lasts about as long as the kills.
-    load.rate = records / (kills * (2.0 if full else 1.2))
+    load.rate = records / (kills * (5.0 if full else 1.5))
     load.start()
     started = time.monotonic()
     points = kill_points(kills, rng)
-    confirmed = kill_all(levee, points, rng, load)
+    confirmed = kill_all(levee, points, rng)
+    if full:
+        # At least five inside of each, while there is load.
+        for inside in (CHECKPOINT, SOURCE):
+            while sum(confirmed[p] for p in inside) < 5 and not load.over.is_set():
+                confirmed += kill_all(levee, [rng.choice(inside)], rng)
     load.join()
     if load.error:
         raise load.error
@@ -105,7 +110,7 @@ def kill_points(kills, rng):
     return points
 
 
-def kill_all(levee, points, rng, load):
+def kill_all(levee, points, rng):
     """Restarts the server with each failpoint in turn; answers how often each is confirmed."""
     confirmed = Counter()
     for point in points:
@@ -114,9 +119,9 @@ def kill_all(levee, points, rng, load):
             levee.start()
             time.sleep(rng.uniform(0.05, 1.0))
             continue
-        hits = 1 if point == "source::fetch" else rng.randrange(1, 5 if point in CHECKPOINT else 60)
+        hits = rng.randrange(1, 60) if point == "source::read" else 1
         levee.spawn(f"{point}:{hits}")
-        died = died_within(levee, 6)
+        died = died_within(levee, 8)
         if died and levee.mark.exists():
             assert levee.mark.read_text() == point
             confirmed[point] += 1

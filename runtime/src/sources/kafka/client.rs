@@ -22,11 +22,13 @@ const CREATE_WAIT: Duration = Duration::from_secs(8);
 const QUERY_WAIT: Duration = Duration::from_secs(2);
 
 /// Set unless the user sets them.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 9] = [
     ("client.id", "levee"),
     // Buffered by librdkafka besides Levee's own budget.
     ("queued.max.messages.kbytes", "8192"),
     ("queued.min.messages", "20000"),
+    // How long librdkafka waits after its buffers were full; its default of a second would leave the follower without records.
+    ("fetch.queue.backoff.ms", "5"),
     ("fetch.error.backoff.ms", "200"),
     ("reconnect.backoff.ms", "100"),
     ("reconnect.backoff.max.ms", "1000"),
