@@ -21,7 +21,8 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("clap", &["server", "benchmarks"]),
     ("sqlparser", &["planner", "server"]),
     ("rocksdb", &["storage"]),
-    ("object_store", &["storage"]),
+    ("object_store", &["storage", "runtime"]),
+    ("rdkafka", &["runtime", "benchmarks", "sql-tests"]),
     ("tokio", &["storage", "runtime", "server", "sql-tests", "benchmarks"]),
 ];
 
