@@ -372,7 +372,8 @@ impl StreamPlan {
     /// The output changes as time passes.
     pub fn is_timed(&self) -> bool {
         let mut timed = false;
-        self.root.visit(&mut |node| timed |= matches!(node.op, StreamOp::TemporalFilter { .. }));
+        self.root
+            .visit(&mut |node| timed |= matches!(node.op, StreamOp::TemporalFilter { .. }));
         timed
     }
 

@@ -65,8 +65,12 @@ pub fn check(def: &SourceDef) -> Result<()> {
     check_format(def)?;
     check_columns(def)?;
     match def.encode {
-        Encoding::Json => drop(encode::JsonOptions::parse(&def.encode_options)?),
-        Encoding::Csv => drop(encode::CsvOptions::parse(&def.encode_options)?),
+        Encoding::Json => {
+            encode::JsonOptions::parse(&def.encode_options)?;
+        }
+        Encoding::Csv => {
+            encode::CsvOptions::parse(&def.encode_options)?;
+        }
         Encoding::Parquet => encode::no_options("PARQUET", &def.encode_options)?,
         Encoding::Native => {}
     }

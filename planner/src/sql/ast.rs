@@ -306,7 +306,7 @@ pub enum ExtStatement {
     /// CREATE SOURCE.
     CreateSource(CreateSource),
     /// CREATE TABLE with a connector.
-    CreateFedTable(CreateFedTable),
+    CreateFedTable(Box<CreateFedTable>),
     /// CREATE SINK.
     CreateSink(CreateSink),
     /// DROP.
@@ -316,7 +316,7 @@ pub enum ExtStatement {
     /// ALTER, schemas, sequences, comments.
     Definition(Box<Definition>),
     /// COPY.
-    Copy(Copy),
+    Copy(Box<Copy>),
     /// CREATE TABLE … AS.
     CreateTableAs(CreateAs),
     /// MERGE.

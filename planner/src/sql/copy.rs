@@ -439,13 +439,13 @@ fn rest(
     } else {
         None
     };
-    Ok(ExtStatement::Copy(Copy {
+    Ok(ExtStatement::Copy(Box::new(Copy {
         source,
         to,
         columns,
         options,
         filter,
-    }))
+    })))
 }
 
 /// `WITH (FORMAT csv, …)` or the old `CSV HEADER DELIMITER ','`.

@@ -50,8 +50,8 @@ pub(super) fn create_as(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Opt
     // AS outside of parentheses: a column's GENERATED … AS is inside.
     let mut depth = 0_usize;
     let mut found = None;
-    for at in table..solid.len() {
-        match &cx.tokens[solid[at]].token {
+    for (at, &token) in solid.iter().enumerate().skip(table) {
+        match &cx.tokens[token].token {
             Token::LParen => depth += 1,
             Token::RParen => depth = depth.saturating_sub(1),
             // The options of a connector come before its own words.

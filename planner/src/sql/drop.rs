@@ -163,7 +163,7 @@ impl Binder {
             .filter(|o| !silent(o))
             .collect();
         let mentions = self.mentions(&order);
-        if !(others.is_empty() && mentions.is_empty()) && !cascade {
+        if !cascade && (!others.is_empty() || !mentions.is_empty()) {
             return Err(self.depended_on(named, &others, &mentions, schemas));
         }
         // Told in the order of creation, as PostgreSQL does.

@@ -47,10 +47,10 @@ pub(super) fn create_table(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<
         return Err(cx.error_here(p));
     };
     skip(p, length);
-    Ok(Some(ExtStatement::CreateFedTable(CreateFedTable {
+    Ok(Some(ExtStatement::CreateFedTable(Box::new(CreateFedTable {
         table: Box::new(table),
         feed: feed(p, cx)?,
-    })))
+    }))))
 }
 
 /// The tokens up to the feed, if there is one: WITH (…, connector = …) outside of parentheses.

@@ -112,10 +112,10 @@ impl Binder {
             Statement::Notice { tag: of, .. } => *of = tag,
             Statement::Create { object, also, .. } => {
                 if super::table::created(also).next().is_some() {
-                    return Err(
-                        PlanError::unsupported("a serial column of a relation with a connector is not supported")
-                            .hint("Its rows come from elsewhere; use integer or bigint."),
-                    );
+                    return Err(PlanError::unsupported(
+                        "a serial column of a relation with a connector is not supported",
+                    )
+                    .hint("Its rows come from elsewhere; use integer or bigint."));
                 }
                 let ObjectKind::Table(def) = &object.kind else {
                     return Err(PlanError::internal("a table was bound as something else"));

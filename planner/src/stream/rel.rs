@@ -447,7 +447,7 @@ fn shared_leaf(inputs: &[Rel]) -> Option<(Rel, Vec<Branch>)> {
             _ => (input, None, input.columns()),
         };
         let projection = leaf_projection(base)?;
-        if !same_leaf(*leaf.get_or_insert(base), base) {
+        if !same_leaf(leaf.get_or_insert(base), base) {
             return None;
         }
         let mut place = Vec::with_capacity(projection.len());

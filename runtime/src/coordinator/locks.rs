@@ -371,17 +371,17 @@ impl State {
     }
 
     fn release(&mut self, tag: LockTag, bit: u16, owner: Owner, of_session: bool) {
-        if let Some(entry) = self.entries.get_mut(&tag) {
-            if let Some(i) = entry.holders.iter().position(|(o, _)| *o == owner) {
-                let held = &mut entry.holders[i].1;
-                if of_session {
-                    held.session &= !bit;
-                } else {
-                    held.txn &= !bit;
-                }
-                if held.all() == 0 {
-                    entry.holders.swap_remove(i);
-                }
+        if let Some(entry) = self.entries.get_mut(&tag)
+            && let Some(i) = entry.holders.iter().position(|(o, _)| *o == owner)
+        {
+            let held = &mut entry.holders[i].1;
+            if of_session {
+                held.session &= !bit;
+            } else {
+                held.txn &= !bit;
+            }
+            if held.all() == 0 {
+                entry.holders.swap_remove(i);
             }
         }
         self.pump(tag);

@@ -175,7 +175,7 @@ impl Scan {
     ///
     /// # Errors
     /// The state cannot be read.
-    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+    pub fn next_entry(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let prefix = self.prefix.len();
         let damaged = || RuntimeError::internal("the cold state answers with a key that was not asked for");
         match self.inner.next()? {

@@ -231,7 +231,7 @@ impl TopN {
             scan.seek(0, self.index.vnode(slot), &prefix, after.as_deref())?;
             let mut last = None;
             for i in 0..=SCAN_ENTRIES {
-                match scan.next()? {
+                match scan.next_entry()? {
                     Some((entry, value)) if i < SCAN_ENTRIES => {
                         let entry: Arc<[u8]> = Arc::from(entry);
                         last = Some(Arc::clone(&entry));

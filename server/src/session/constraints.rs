@@ -26,7 +26,7 @@ use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
 
 /// Foreign keys that refer to a table, with the tables that have them.
-fn referring<'a>(catalog: &'a Catalog, table: ObjectId) -> Vec<(&'a Arc<CatalogObject>, &'a ForeignKey)> {
+fn referring(catalog: &Catalog, table: ObjectId) -> Vec<(&Arc<CatalogObject>, &ForeignKey)> {
     let tables = catalog.objects().filter_map(|o| Some((o.id, o.table()?)));
     let keys = tables.flat_map(|(id, t)| t.constraints.foreign_keys.iter().map(move |f| (id, f)));
     keys.filter(|(_, f)| f.parent == table)

@@ -12,7 +12,9 @@ async fn a_block_reads_one_epoch_and_its_own_writes() {
     a.batch_execute("INSERT INTO t VALUES (1, 10), (2, 20)")
         .await
         .expect("rows");
-    a.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
+    a.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        .await
+        .expect("begin");
     assert_eq!(rows(&a, "SELECT sum(v) FROM t").await, ["30"]);
     b.batch_execute("UPDATE t SET v = 99 WHERE id = 2; INSERT INTO t VALUES (3, 30)")
         .await
@@ -75,7 +77,9 @@ async fn conflicting_blocks_and_failed_blocks() {
         code(&b.batch_execute("DELETE FROM t").await.expect_err("read only")),
         "25006"
     );
-    b.batch_execute("ROLLBACK; BEGIN; UPDATE t SET v = 0").await.expect("begin");
+    b.batch_execute("ROLLBACK; BEGIN; UPDATE t SET v = 0")
+        .await
+        .expect("begin");
     let error = b
         .batch_execute("CREATE MATERIALIZED VIEW m AS SELECT * FROM t")
         .await

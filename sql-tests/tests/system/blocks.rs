@@ -134,10 +134,14 @@ async fn check(session: &PgSession, moves: &Moves) {
         .collect();
     let once: BTreeSet<i64> = found.iter().copied().collect();
     assert_eq!(once.len(), found.len(), "a move is in twice");
-    let acked = moves.acked.lock().expect("no panic");
-    let lost: Vec<&i64> = acked.difference(&once).collect();
+    let lost: Vec<i64> = moves
+        .acked
+        .lock()
+        .expect("no panic")
+        .difference(&once)
+        .copied()
+        .collect();
     assert!(lost.is_empty(), "acknowledged moves are lost: {lost:?}");
-    drop(acked);
     // The accounts hold what the moves say: none is there by half.
     let moved = session.query("SELECT coalesce(sum(n), 0) FROM moves").await.rows[0][0].clone();
     let left = session

@@ -215,7 +215,7 @@ impl Aggregate {
 fn read_some(scan: &mut Scan, f: &mut dyn FnMut(&[u8], i64) -> Result<()>) -> Result<Option<Vec<u8>>> {
     let mut last = Vec::new();
     for _ in 0..SCAN_ENTRIES {
-        let Some((sub, value)) = scan.next()? else {
+        let Some((sub, value)) = scan.next_entry()? else {
             return Ok(None);
         };
         f(sub, Reader::open(value)?.0.i64()?)?;

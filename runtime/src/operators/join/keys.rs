@@ -182,7 +182,7 @@ impl Keys {
         for key in keys {
             let state = &mut self.states[key as usize];
             let empty = state.is_empty();
-            if state.flags & CHANGED == 0 && !(full && !empty) {
+            if state.flags & CHANGED == 0 && (empty || !full) {
                 continue;
             }
             let was_wide = state.flags & WIDE != 0;

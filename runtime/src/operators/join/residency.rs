@@ -145,7 +145,7 @@ impl Join {
             let mut ended = false;
             while left > 0 && !ended {
                 left -= 1;
-                match scan.next()? {
+                match scan.next_entry()? {
                     Some((row, value)) => self.restore_row(key, row, Reader::open(value)?.0)?,
                     None => ended = true,
                 }

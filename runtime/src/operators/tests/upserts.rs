@@ -260,7 +260,7 @@ fn equal_records_change_nothing() {
     );
     assert_eq!(set_up.step(&mut rng, &[record(5, None)]).values().sum::<i64>(), -1);
     assert!(set_up.step(&mut rng, &[record(6, None)]).is_empty());
-    assert_eq!(set_up.tasks[0].state_bytes() > 0, true);
+    assert!(set_up.tasks[0].state_bytes() > 0);
 }
 
 #[test]

@@ -39,22 +39,22 @@ impl Column {
     /// 0A000: values of the type cannot be read.
     pub(super) fn new(field: &Field, in_key: bool, json: &JsonOptions, format: SourceFormat) -> Result<Self> {
         let data_type = field.data_type().clone();
-        let readable = match &data_type {
+        let readable = matches!(
+            &data_type,
             DataType::Boolean
-            | DataType::Int16
-            | DataType::Int32
-            | DataType::Int64
-            | DataType::Float32
-            | DataType::Float64
-            | DataType::Decimal128(..)
-            | DataType::Decimal256(..)
-            | DataType::Utf8
-            | DataType::Binary
-            | DataType::Date32
-            | DataType::Timestamp(TimeUnit::Microsecond, _)
-            | DataType::Interval(IntervalUnit::MonthDayNano) => true,
-            _ => false,
-        };
+                | DataType::Int16
+                | DataType::Int32
+                | DataType::Int64
+                | DataType::Float32
+                | DataType::Float64
+                | DataType::Decimal128(..)
+                | DataType::Decimal256(..)
+                | DataType::Utf8
+                | DataType::Binary
+                | DataType::Date32
+                | DataType::Timestamp(TimeUnit::Microsecond, _)
+                | DataType::Interval(IntervalUnit::MonthDayNano)
+        );
         if !readable {
             return Err(RuntimeError::user(
                 "0A000",
