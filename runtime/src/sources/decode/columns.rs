@@ -28,8 +28,10 @@ pub(super) struct Column {
     type_name: &'static str,
     required: bool,
     in_key: bool,
-    /// `varchar(n)`.
+    /// `varchar(n)` or `character(n)`.
     length_max: Option<usize>,
+    /// `character(n)`.
+    blank_padded: bool,
     unit: Option<NumberUnit>,
     debezium: bool,
 }
@@ -72,6 +74,7 @@ impl Column {
             required: !field.is_nullable(),
             in_key,
             length_max: types::varchar_length(field),
+            blank_padded: types::is_character(field),
             unit: json.timestamp_unit,
             debezium: format == SourceFormat::Debezium,
         })
@@ -264,16 +267,11 @@ impl Column {
         )?))
     }
 
-    /// `varchar(n)`: too many characters fail unless the excess is blanks, which are cut off.
     #[inline]
     fn fit<'t>(&self, text: &'t str) -> Result<&'t str, String> {
-        let Some(n) = self.length_max.filter(|n| *n < text.len()) else {
-            return Ok(text);
-        };
-        match text.char_indices().nth(n) {
+        match self.length_max {
             None => Ok(text),
-            Some((cut, _)) if text[cut..].bytes().all(|b| b == b' ') => Ok(&text[..cut]),
-            Some(_) => Err(format!("value too long for type character varying({n})")),
+            Some(n) => fit(text, n, self.blank_padded),
         }
     }
 
@@ -344,6 +342,23 @@ impl Column {
 
     fn intervals(&self, cells: &Cells<'_>, broken: &mut Broken) -> ArrayRef {
         self.parsed::<IntervalMonthDayNanoType>(cells, broken, datetime::parse_interval)
+    }
+}
+
+/// A text as a value of `varchar(n)` or, with `blank_padded`, `character(n)`, which is kept without blanks at its end. Too many characters
+/// fail unless the excess is blanks, which are cut off.
+pub(crate) fn fit(text: &str, n: usize, blank_padded: bool) -> Result<&str, String> {
+    let text = if blank_padded { text.trim_end_matches(' ') } else { text };
+    if text.len() <= n {
+        return Ok(text);
+    }
+    match text.char_indices().nth(n) {
+        None => Ok(text),
+        Some((cut, _)) if text[cut..].bytes().all(|b| b == b' ') => Ok(&text[..cut]),
+        Some(_) => {
+            let name = if blank_padded { "character" } else { "character varying" };
+            Err(format!("value too long for type {name}({n})"))
+        }
     }
 }
 

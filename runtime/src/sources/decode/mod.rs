@@ -36,13 +36,14 @@ mod tests;
 
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use levee_planner::catalog::{Encoding, SourceDef, SourceFormat};
 use levee_planner::connectors::encode::{CsvOptions, JsonOptions};
 
 use self::columns::Column;
+pub(crate) use self::columns::fit;
 use self::keyed::Keys;
 use self::names::Names;
 use self::slots::Rows;
@@ -292,19 +293,4 @@ fn utf8<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, String> {
         return Err(format!("{what}the record is longer than 4 GiB"));
     }
     std::str::from_utf8(bytes).map_err(|e| format!("{what}invalid UTF-8 at byte {}", e.valid_up_to()))
-}
-
-/// Columns that belong to records, such as offsets, as columns of their rows: row *i* is that of record `origin[i]`.
-///
-/// # Errors
-/// A kernel failed.
-pub fn of_records(batch: &RecordBatch, origin: &[u32]) -> Result<RecordBatch> {
-    let rows = batch.num_rows();
-    if origin.len() == rows && origin.iter().enumerate().all(|(i, o)| i == *o as usize) {
-        return Ok(batch.clone());
-    }
-    Ok(arrow::compute::take_record_batch(
-        batch,
-        &UInt32Array::from(origin.to_vec()),
-    )?)
 }

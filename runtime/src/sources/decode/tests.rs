@@ -30,6 +30,12 @@ fn source(columns: &str, format: SourceFormat, encode: Encoding, key: &[usize], 
                 "text" => Field::new(name, DataType::Utf8, true),
                 "varchar3" => Field::new(name, DataType::Utf8, true)
                     .with_metadata([(types::META_LENGTH.to_owned(), "3".to_owned())].into_iter().collect()),
+                "char3" => Field::new(name, DataType::Utf8, true).with_metadata(
+                    [(types::META_LENGTH, "3"), (types::META_TYPE, "bpchar")]
+                        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                        .into_iter()
+                        .collect(),
+                ),
                 "bytea" => Field::new(name, DataType::Binary, true),
                 "date" => Field::new(name, DataType::Date32, true),
                 "timestamp" => Field::new(name, types::timestamp(), true),
@@ -189,6 +195,12 @@ fn json_values_become_values_of_the_columns_types() {
             "varchar3",
             "\"äöüß\"",
             "column \"v\": value too long for type character varying(3)",
+        ),
+        ("char3", "\"a  \"", "a"),
+        (
+            "char3",
+            "\"abcd\"",
+            "column \"v\": value too long for type character(3)",
         ),
         ("bytea", "\"\\\\x00ff\"", "00ff"),
         (

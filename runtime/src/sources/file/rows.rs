@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, new_null_array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringBuilder, new_null_array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::{CastOptions, cast_with_options, filter_record_batch};
 use arrow::datatypes::{DataType, Field, SchemaRef, TimeUnit};
@@ -29,6 +29,7 @@ use super::pull::Pull;
 use super::scan::Position;
 use super::store::{Content, Listed, Reading, Trouble};
 use super::text::{Output, assemble, outputs};
+use crate::sources::decode::fit;
 use crate::sources::{DeadLetter, Share, SplitRange, projected};
 use crate::{Delta, Result, RuntimeError};
 
@@ -520,17 +521,17 @@ fn become_type(array: &ArrayRef, field: &Field, broken: &mut Vec<(usize, String)
         }));
     }
     if let (Some(max), Some(texts)) = (types::varchar_length(field), cast.as_string_opt::<i32>()) {
+        let mut fitted = StringBuilder::with_capacity(texts.len(), texts.value_data().len());
         for (row, text) in texts.iter().enumerate() {
-            if text.is_some_and(|t| t.len() > max && t.chars().count() > max) {
-                broken.push((
-                    row,
-                    format!(
-                        "column \"{}\": value too long for type character varying({max})",
-                        field.name()
-                    ),
-                ));
+            match text.map(|t| fit(t, max, types::is_character(field))).transpose() {
+                Ok(text) => fitted.append_option(text),
+                Err(reason) => {
+                    fitted.append_null();
+                    broken.push((row, format!("column \"{}\": {reason}", field.name())));
+                }
             }
         }
+        return Ok(Arc::new(fitted.finish()));
     }
     Ok(cast)
 }
