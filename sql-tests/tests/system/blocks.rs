@@ -114,8 +114,9 @@ async fn churn(session: PgSession) {
                     }
                 }
                 Err(error) if is_gone(&error) => return,
+                // The catalog changed too often; so the view is not there, or that of before the kill is.
                 Err(error) => assert!(
-                    error.starts_with("40001") || error.starts_with("42P07"),
+                    ["40001", "42P01", "42P07"].iter().any(|code| error.starts_with(code)),
                     "{sql}: {error}"
                 ),
             }
