@@ -35,6 +35,8 @@ use crate::{Delta, Result, RuntimeError};
 pub(super) const FOLD_EVERY: Duration = Duration::from_millis(50);
 /// Pause after the log did not take what sources brought.
 const LOG_RETRY: Duration = Duration::from_millis(200);
+/// Pause before regions that wait for memory are looked at again: nothing tells when tasks have evicted.
+const PACED_RETRY: Duration = Duration::from_millis(20);
 /// Sleep when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 /// Up to this many regions, debug builds check after each event that no region was forgotten.
@@ -228,10 +230,13 @@ impl Control {
         if let Some((_, started)) = self.tick {
             due(started + TICK_WAIT);
         } else if self.changed_since_tick && !self.checkpoint_running {
-            due(self.last_tick + Duration::from_millis(self.shared.config.checkpoint_interval_ms));
+            due(self.last_tick + self.checkpoint_interval());
         }
         if let Some(at) = self.cut_after {
             due(at);
+        }
+        if !self.work.paced.is_empty() {
+            due(now + PACED_RETRY);
         }
         if !self.fold_running && !self.work.foldable.is_empty() {
             due(self.last_fold + FOLD_EVERY);
@@ -471,6 +476,8 @@ impl Control {
     /// Moves everything that can move.
     pub(super) fn settle(&mut self) {
         self.start_tick();
+        let paced = std::mem::take(&mut self.work.paced);
+        self.work.ready.extend(paced);
         self.advance_ready();
         #[cfg(debug_assertions)]
         self.check_settled();
@@ -498,7 +505,11 @@ impl Control {
             return;
         }
         let reads = |r: &RegionCtl| r.backfill.as_ref().is_some_and(Backfill::reads);
-        let quiet = self.regions.values().filter(|r| r.in_flight.is_empty() && !reads(r));
+        let paced = &self.work.paced;
+        let quiet = self
+            .regions
+            .values()
+            .filter(|r| r.in_flight.is_empty() && !reads(r) && !paced.contains(&r.id));
         let ids: Vec<ObjectId> = quiet.map(|r| r.id).collect();
         let place = |control: &Self, id| {
             let region = control.regions.get(&id)?;

@@ -68,9 +68,16 @@ impl Control {
             return self.freeze_if_due(id);
         }
         let before = (region.frontier(), region.visible());
-        let follows = region.backfill.is_none() || self.advance_backfill(id)?;
+        // One that a checkpoint waits for goes on up to there.
+        let paced = region.dataflow.is_some() && region.checkpoint_target.is_none() && self.is_short_of_memory();
+        if paced {
+            self.work.paced.insert(id);
+        }
+        let follows = region.backfill.is_none() || !paced && self.advance_backfill(id)?;
         if follows {
-            self.take_steps(id)?;
+            if !paced {
+                self.take_steps(id)?;
+            }
             if let Some(region) = self.regions.get_mut(&id) {
                 region.catch_up();
             }

@@ -11,25 +11,23 @@ use super::control::{Control, FOLD_EVERY, error_text};
 use super::region::{Frozen, RegionCtl, RegionKind, common_boundary};
 use super::shared::CheckpointInfo;
 use crate::Result;
+use crate::memory::Share;
 use crate::relation::{Joined, Limits, Offer, Relation};
 
 /// Regions that are later than this after a tick go into the next checkpoint.
 pub(super) const TICK_WAIT: Duration = Duration::from_millis(1000);
+/// Between checkpoints, while memory is short.
+const INTERVAL_SHORT: Duration = Duration::from_millis(250);
 /// A relation that nobody lags behind on is still readable this many epochs back.
 const READ_BACK_EPOCHS: u64 = 256;
 
 impl Control {
     /// Starts a checkpoint when it is time and something has changed.
     pub(super) fn start_tick(&mut self) {
-        // While stopping, what an epoch under way still brings is not waited for.
-        let interval = match self.stopping {
-            Some(_) => Duration::ZERO,
-            None => Duration::from_millis(self.shared.config.checkpoint_interval_ms),
-        };
         if self.tick.is_some()
             || self.checkpoint_running
             || !self.changed_since_tick
-            || self.last_tick.elapsed() < interval
+            || self.last_tick.elapsed() < self.checkpoint_interval()
         {
             return;
         }
@@ -63,6 +61,29 @@ impl Control {
         self.changed_since_tick = true;
         let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
         self.last_tick = self.last_tick.checked_sub(interval).unwrap_or(self.last_tick);
+    }
+
+    /// Time between checkpoints: shorter while more has changed since the last one than memory has room for. While stopping, what an
+    /// epoch under way still brings is not waited for.
+    pub(super) fn checkpoint_interval(&self) -> Duration {
+        if self.stopping.is_some() {
+            return Duration::ZERO;
+        }
+        let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
+        let memory = &self.shared.memory;
+        if memory.over(Share::Dirty) || memory.over(Share::Runs) {
+            interval.min(INTERVAL_SHORT)
+        } else {
+            interval
+        }
+    }
+
+    /// Whether regions should wait with further steps for the checkpoint under way: only that makes what they change evictable.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        let memory = &self.shared.memory;
+        (self.tick.is_some() || self.checkpoint_running)
+            && memory.used(Share::Dirty) > 2 * memory.share(Share::Dirty)
+            && memory.over(Share::Dirty)
     }
 
     /// Hands the frozen state to the checkpointer when all regions that keep up have contributed.

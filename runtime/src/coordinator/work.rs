@@ -33,6 +33,8 @@ pub struct WorkSets {
     pub foldable: BTreeSet<ObjectId>,
     /// Regions that wait for somebody to resume them, or for such a region: they hold nobody else back.
     pub standing: BTreeSet<ObjectId>,
+    /// Regions that take no step until the checkpoint under way has made state evictable.
+    pub paced: BTreeSet<ObjectId>,
     /// Regions that sessions are not told of as complete yet.
     pub hidden: BTreeSet<ObjectId>,
     /// A frontier has moved since sessions were last told.
@@ -75,6 +77,7 @@ impl WorkSets {
             &mut self.runs,
             &mut self.foldable,
             &mut self.standing,
+            &mut self.paced,
         ] {
             set.remove(&id);
         }

@@ -11,7 +11,8 @@
 //! step is closed already, the replay of it is only compared with what was sent (`docs/decisions/0004`). The steps since the last
 //! completed checkpoint stay for a receiver that starts again.
 //!
-//! The sender never blocks. Above the channel's budget, batches go to a file: first those of steps that the receiver has
+//! The sender never blocks. Above the channel's budget, or above a small one while all channels of the process together hold more than
+//! the memory governor gives them, batches go to a file: first those of steps that the receiver has
 //! taken, oldest first, since only a recovery reads them again; then the one being added.
 
 use std::collections::VecDeque;
@@ -24,7 +25,11 @@ use parking_lot::Mutex;
 use super::executor::TaskCell;
 use super::message::{Message, Payload};
 use super::spill::{SpillDir, SpillWriter, SpilledBatch};
+use crate::memory::{Governor, Holder, Share};
 use crate::{Delta, Diffs, Result};
+
+/// A channel's budget while channels hold too much together.
+const BUDGET_BYTES_SHORT: usize = 64 << 10;
 
 /// Names a channel in errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +101,7 @@ impl SealedStep {
 pub(crate) struct Channel {
     name: ChannelName,
     budget_bytes: usize,
+    memory: Holder,
     receiver: OnceLock<Arc<TaskCell>>,
     inner: Mutex<Inner>,
 }
@@ -114,10 +120,11 @@ struct Inner {
 }
 
 impl Channel {
-    pub(crate) fn new(name: ChannelName, budget_bytes: usize, dir: &Arc<SpillDir>) -> Self {
+    pub(crate) fn new(name: ChannelName, budget_bytes: usize, memory: &Arc<Governor>, dir: &Arc<SpillDir>) -> Self {
         Self {
             name,
             budget_bytes,
+            memory: memory.holder(Share::Channels),
             receiver: OnceLock::new(),
             inner: Mutex::new(Inner {
                 first_seq: 0,
@@ -149,18 +156,28 @@ impl Channel {
         }
         assert_eq!(seq, next, "channel {} was given steps out of order", self.name);
         inner.drop_open(incarnation, seq);
+        self.memory.set(inner.memory_bytes);
         true
+    }
+
+    /// Bytes that may stay in memory now.
+    fn budget(&self) -> usize {
+        if self.memory.governor().over(Share::Channels) {
+            self.budget_bytes.min(BUDGET_BYTES_SHORT)
+        } else {
+            self.budget_bytes
+        }
     }
 
     /// Adds a batch to the step being written.
     pub(crate) fn append(&self, delta: Delta) -> Result<()> {
-        let bytes = slice_bytes(&delta)?;
+        let (bytes, budget) = (slice_bytes(&delta)?, self.budget());
         let mut inner = self.inner.lock();
         inner.open.rows += delta.num_rows() as u64;
-        if inner.memory_bytes + bytes > self.budget_bytes {
-            inner.spill_taken(self.budget_bytes.saturating_sub(bytes), self.name);
+        if inner.memory_bytes + bytes > budget {
+            inner.spill_taken(budget.saturating_sub(bytes), self.name);
         }
-        let part = if inner.memory_bytes + bytes > self.budget_bytes {
+        let part = if inner.memory_bytes + bytes > budget {
             inner.spill_open(delta, self.name)
         } else {
             Part::Memory(delta)
@@ -172,6 +189,7 @@ impl Channel {
             inner.spilled += 1;
         }
         inner.open.parts.push(part);
+        self.memory.set(inner.memory_bytes);
         Ok(())
     }
 
@@ -226,6 +244,7 @@ impl Channel {
         if inner.spilled == 0 {
             inner.spill.release();
         }
+        self.memory.set(inner.memory_bytes);
     }
 
     /// Batches in files, of steps retained or being written.
@@ -376,7 +395,7 @@ mod tests {
     fn channel(name: &str, budget: usize) -> (Channel, Arc<SpillDir>) {
         let path = std::env::temp_dir().join(format!("levee-channel-{}-{name}", std::process::id()));
         let dir = SpillDir::open(path).unwrap();
-        (Channel::new(NAME, budget, &dir), dir)
+        (Channel::new(NAME, budget, &Governor::new(1 << 30), &dir), dir)
     }
 
     fn read(channel: &Channel, seq: u64) -> Vec<i64> {

@@ -443,15 +443,6 @@ impl Program {
     pub(crate) fn pinned_bytes(&self) -> usize {
         self.sum(|o| o.pinned_bytes().min(o.live_bytes()))
     }
-
-    /// State held.
-    pub(crate) fn state_bytes(&self) -> u64 {
-        self.nodes
-            .iter()
-            .filter_map(|n| n.operator.as_ref())
-            .map(|o| o.state_bytes() as u64)
-            .sum()
-    }
 }
 
 fn cold_of((reader, region): &ColdState, operator: u32) -> Cold {

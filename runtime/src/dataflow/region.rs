@@ -459,7 +459,7 @@ fn channels(
                 sender,
                 receiver: receiver as u32,
             };
-            let channel = Arc::new(Channel::new(name, spec.channel_bytes, spill));
+            let channel = Arc::new(Channel::new(name, spec.channel_bytes, &spec.memory, spill));
             channel.set_receiver(&cells[receivers[receiver]]);
             channel
         };

@@ -205,6 +205,7 @@ impl Instance {
             let (live, pinned) = (program.live_bytes(), program.pinned_bytes());
             slot.clean.set(live.saturating_sub(pinned));
             slot.dirty.set(pinned);
+            slot.state_bytes.store(live as u64, Ordering::Relaxed);
             live
         };
         let live = report(&self.program);
@@ -274,7 +275,7 @@ impl Instance {
         status.epoch.store(step.to, Ordering::Relaxed);
         status.rows_in.store(self.program.rows_in, Ordering::Relaxed);
         status.rows_out.store(self.rows_out, Ordering::Relaxed);
-        status.state_bytes.store(self.program.state_bytes(), Ordering::Relaxed);
+        status.state_bytes.store(self.program.live_bytes() as u64, Ordering::Relaxed);
         Ok(region.report(TaskReport {
             slot,
             seq: step.seq,

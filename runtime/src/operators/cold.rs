@@ -27,14 +27,15 @@ use std::sync::Arc;
 
 use levee_storage::delta_file::{STATE_KEY_PREFIX_BYTES, StateKey};
 
+use super::fault;
 use crate::{Result, RuntimeError};
 
 /// Slots looked at in one call of an operator's eviction.
-pub const EVICT_SLOTS: usize = 8192;
+pub const EVICT_SLOTS: usize = if cfg!(test) { 5 } else { 8192 };
 
 /// Rows of a batch that are looked up, and groups that are emitted, in one piece of work while state may be cold: reading a
 /// cold entry costs microseconds, so this is about a millisecond.
-pub const COLD_ROWS: usize = 512;
+pub const COLD_ROWS: usize = if cfg!(test) { 7 } else { 512 };
 
 /// Reads a region's state as of a completed checkpoint. Keys are encoded [`StateKey`]s.
 pub trait ColdReader: Send + Sync {
@@ -273,6 +274,9 @@ impl Residency {
     /// Changes with stamps up to this one are in the cold state.
     #[inline]
     pub fn completed(&self) -> u32 {
+        if fault::planted(fault::Fault::EvictFrozen) {
+            return self.stamp - 1;
+        }
         self.completed
     }
 
@@ -305,6 +309,6 @@ impl Residency {
         ages.get(part.min(ages.len().saturating_sub(1)))
             .copied()
             .unwrap_or(0)
-            .min(self.completed)
+            .min(self.completed())
     }
 }

@@ -22,6 +22,10 @@ pub enum Fault {
     Upsert,
     /// A temporal filter ignores the first retraction of each batch.
     Temporal,
+    /// State frozen for a checkpoint that has not completed is taken for clean.
+    EvictFrozen,
+    /// Values that are gone are forgotten before a checkpoint without them has completed.
+    ForgetGone,
 }
 
 #[cfg(all(feature = "planted-faults", not(test)))]

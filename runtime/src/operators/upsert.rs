@@ -15,7 +15,8 @@
 //!   slot │ key │ row (encoded columns outside the key) │ flags
 //! ```
 //!
-//! State: table 0, key → row. An entry goes when its key has no row. Bytes per key: key + row + about 30.
+//! State: table 0, key → row. An entry goes when its key has no row. Bytes per key: key + row + about 70. The old rows of a step's keys are
+//! read from the cold tier when the step closes, if they are not resident.
 //!
 //! Cost per record: encoding of its columns, one hash, one probe, one copy if it is the newest so far. No watermarks.
 
@@ -26,8 +27,10 @@ use arrow::array::{ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, RowParser, SortField};
 
+use super::aggregate::accumulator::relocate;
 use super::arena::{Arena, Span};
 use super::codec::{self, Reader};
+use super::cold::{COLD_ROWS, Cold, ColdKeys, Evicted, Residency};
 use super::columns::{coerce, nullable};
 use super::eval::batch;
 use super::keys::KeyIndex;
@@ -45,6 +48,9 @@ const PRESENT: u8 = 1;
 const CHANGED: u8 = 2;
 /// A snapshot holds the key.
 const PERSISTED: u8 = 4;
+
+/// What is kept per slot, besides the index and the row's bytes.
+const SLOT_BYTES: usize = size_of::<Span>() + 9;
 
 /// No change of the key in this step.
 const UNTOUCHED: u32 = u32::MAX;
@@ -76,6 +82,11 @@ pub struct Upsert {
     parser: RowParser,
     rows: Vec<Span>,
     flags: Vec<u8>,
+    /// When a key last changed, see [`super::cold`].
+    stamps: Vec<u32>,
+    residency: Residency,
+    /// Keys without a row that the last completed checkpoint may still hold.
+    dead: Vec<u32>,
     arena: Arena,
     /// By slot: place in `candidates`.
     touched: Vec<u32>,
@@ -114,6 +125,9 @@ impl Upsert {
             converter,
             rows: Vec::new(),
             flags: Vec::new(),
+            stamps: Vec::new(),
+            residency: Residency::default(),
+            dead: Vec::new(),
             arena: Arena::default(),
             touched: Vec::new(),
             candidates: Vec::new(),
@@ -128,6 +142,7 @@ impl Upsert {
         if self.flags.len() < n {
             self.rows.resize(n, Span::default());
             self.flags.resize(n, 0);
+            self.stamps.resize(n, 0);
             self.touched.resize(n, UNTOUCHED);
         }
     }
@@ -180,8 +195,14 @@ impl Upsert {
 
     /// Emits the net change of up to [`CHUNK`] keys.
     fn emit_some(&mut self, out: &mut Output) -> Result<Progress> {
-        let from = self.candidates.len().saturating_sub(CHUNK);
+        let chunk = if self.residency.reads().is_some() {
+            COLD_ROWS
+        } else {
+            CHUNK
+        };
+        let from = self.candidates.len().saturating_sub(chunk);
         let candidates = self.candidates.split_off(from);
+        self.load(&candidates)?;
         let (mut slots, mut spans, mut diffs) = (Vec::new(), Vec::new(), Vec::new());
         // Old rows are freed when they have been decoded.
         let mut old = Vec::new();
@@ -210,6 +231,7 @@ impl Upsert {
             }
             if flags & CHANGED == 0 {
                 self.changed.push(candidate.slot);
+                self.stamps[slot] = self.residency.stamp();
             }
             self.flags[slot] = flags | CHANGED;
         }
@@ -230,20 +252,58 @@ impl Upsert {
         Ok(Progress::More)
     }
 
+    /// Reads the rows of keys of which nothing is resident.
+    fn load(&mut self, candidates: &[Candidate]) -> Result<()> {
+        let Some(cold) = self.residency.reads().cloned() else {
+            return Ok(());
+        };
+        let unknown = candidates
+            .iter()
+            .map(|c| c.slot)
+            .filter(|&s| self.flags[s as usize] == 0);
+        let unknown: Vec<u32> = unknown.collect();
+        let (mut keys, mut key) = (ColdKeys::default(), Vec::new());
+        for &slot in &unknown {
+            key.clear();
+            self.index.encode(slot, &mut key);
+            keys.push(&cold, 0, self.index.vnode(slot), &key);
+        }
+        cold.get_many(&keys, &mut |i, value| {
+            let slot = unknown[i] as usize;
+            self.rows[slot] = self.arena.push(Reader::open(value)?.0.bytes()?);
+            self.flags[slot] = PRESENT | PERSISTED;
+            self.stamps[slot] = 0;
+            Ok(())
+        })
+    }
+
+    /// Whether a key that is gone, and was noted as such, is in no checkpoint any more; `None`: the note is out of date.
+    fn is_forgotten(&self, slot: u32) -> Option<bool> {
+        (self.flags[slot as usize] == PERSISTED).then(|| self.stamps[slot as usize] <= self.residency.completed())
+    }
+
     fn end_step(&mut self) {
         self.step = Arena::default();
         self.index.compact();
+        self.compact_rows();
+        if self.changed.len() > 2 * self.flags.len() + 1024 {
+            self.recount_changed();
+        }
+    }
+
+    fn recount_changed(&mut self) {
+        self.changed = (0..self.flags.len() as u32)
+            .filter(|&s| self.flags[s as usize] & CHANGED != 0)
+            .collect();
+    }
+
+    fn compact_rows(&mut self) {
         if let Some(victims) = self.arena.victims() {
             for (span, flags) in self.rows.iter_mut().zip(&self.flags) {
                 if flags & PRESENT != 0 {
                     self.arena.relocate(span, &victims);
                 }
             }
-        }
-        if self.changed.len() > 2 * self.flags.len() + 1024 {
-            self.changed = (0..self.flags.len() as u32)
-                .filter(|&s| self.flags[s as usize] & CHANGED != 0)
-                .collect();
         }
     }
 
@@ -314,6 +374,7 @@ impl Operator for Upsert {
         } else {
             std::mem::take(&mut self.changed)
         };
+        self.residency.freeze(slots.len());
         for slot in slots {
             let flags = self.flags[slot as usize];
             let live = flags & PRESENT != 0;
@@ -329,10 +390,10 @@ impl Operator for Upsert {
                 (out.put)(0, vnode, &key, Some(&value));
                 self.flags[slot as usize] = PRESENT | PERSISTED;
             } else {
-                if flags & PERSISTED != 0 {
-                    (out.put)(0, vnode, &key, None);
-                }
-                self.forget(slot);
+                // It stays, as a note that it is gone, until a checkpoint says so.
+                (out.put)(0, vnode, &key, None);
+                self.flags[slot as usize] = PERSISTED;
+                self.dead.push(slot);
             }
         }
         self.index.compact();
@@ -351,11 +412,81 @@ impl Operator for Upsert {
         Ok(())
     }
 
+    fn caches(&self) -> bool {
+        true
+    }
+
+    fn attach(&mut self, cold: Cold, complete: bool) {
+        self.residency.attach(cold, complete);
+    }
+
+    fn snapshot_completed(&mut self, n: u32, cold: Option<Cold>) {
+        self.residency.complete(n, cold);
+        for slot in std::mem::take(&mut self.dead) {
+            match self.is_forgotten(slot) {
+                Some(true) => self.forget(slot),
+                Some(false) => self.dead.push(slot),
+                None => {}
+            }
+        }
+        self.index.compact();
+    }
+
+    fn evict(&mut self, bytes: usize) -> Evicted {
+        let n = self.flags.len();
+        if !self.residency.may_evict() || n == 0 {
+            return Evicted { bytes: 0, round: true };
+        }
+        let clean = |slot: usize| self.flags[slot] == PRESENT | PERSISTED && self.touched[slot] == UNTOUCHED;
+        let cutoff = self.residency.cutoff(n, bytes, self.live_bytes(), |slot| {
+            clean(slot).then(|| self.stamps[slot])
+        });
+        let (range, round) = self.residency.sweep(n);
+        let mut freed = 0;
+        for slot in range {
+            let clean = self.flags[slot] == PRESENT | PERSISTED && self.touched[slot] == UNTOUCHED;
+            if freed < bytes && clean && self.stamps[slot] <= cutoff {
+                freed += self.index.bytes_per_key() + SLOT_BYTES + self.rows[slot].len() as usize;
+                self.arena.free(self.rows[slot]);
+                self.forget(slot as u32);
+            }
+        }
+        if freed > 0 {
+            self.residency.evicted();
+        }
+        Evicted { bytes: freed, round }
+    }
+
+    fn compact(&mut self) {
+        self.compact_rows();
+        if self.index.n_keys() * 2 > self.index.n_slots() || self.index.n_slots() < 65_536 {
+            return;
+        }
+        let (moves, n) = self.index.relocate();
+        relocate(&mut self.rows, &moves, n);
+        relocate(&mut self.flags, &moves, n);
+        relocate(&mut self.stamps, &moves, n);
+        relocate(&mut self.touched, &moves, n);
+        self.recount_changed();
+        self.dead = (0..n as u32).filter(|&s| self.is_forgotten(s).is_some()).collect();
+        self.index.compact();
+    }
+
     fn state_bytes(&self) -> usize {
         self.index.bytes()
             + self.arena.bytes()
-            + self.rows.capacity() * size_of::<Span>()
-            + self.flags.capacity()
-            + (self.touched.capacity() + self.changed.capacity()) * 4
+            + self.step.bytes()
+            + self.rows.len() * SLOT_BYTES
+            + (self.changed.capacity() + self.dead.capacity()) * 4
+    }
+
+    fn live_bytes(&self) -> usize {
+        let free = self.index.n_slots() - self.index.n_keys();
+        self.state_bytes().saturating_sub(free * SLOT_BYTES)
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        let row = self.arena.live() / self.index.n_keys().max(1);
+        (self.changed.len() + self.residency.frozen()) * (self.index.bytes_per_key() + SLOT_BYTES + row)
     }
 }

@@ -14,7 +14,7 @@ use super::{Aggregate, CHANGED, EMITTED, PERSISTED, STEP};
 use crate::{Delta, Result};
 
 /// Entries read at once where the next value is wanted.
-const SCAN_ENTRIES: usize = 64;
+const SCAN_ENTRIES: usize = if cfg!(test) { 2 } else { 64 };
 
 impl Aggregate {
     /// Reads what a batch, whose groups are `slots`, touches and is not resident.

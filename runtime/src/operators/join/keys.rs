@@ -14,7 +14,7 @@ const PERSISTED: u8 = 2;
 const WIDE: u8 = 4;
 
 /// Bytes of rows that are written together, as the key's value.
-const NARROW_BYTES: u32 = 4096;
+const NARROW_BYTES: u32 = if cfg!(test) { 80 } else { 4096 };
 
 /// What is kept for a key.
 #[derive(Debug, Clone)]

@@ -20,7 +20,7 @@ use super::{Join, LEFT, RIGHT};
 use crate::{Delta, Result, RuntimeError};
 
 /// Rows of wide keys read in one piece of work.
-const LOAD_ROWS: usize = 2048;
+const LOAD_ROWS: usize = if cfg!(test) { 3 } else { 2048 };
 
 /// A delta that is read and absorbed in pieces.
 pub(super) struct Arriving {

@@ -137,6 +137,33 @@ fn every_planted_fault_is_found() {
     }
 }
 
+/// Faults of the cache over the cold tier, in each operator that has one.
+#[test]
+fn every_planted_fault_of_eviction_is_found() {
+    for (kind, plan, naive) in plans() {
+        let faults: &[Fault] = match kind {
+            Fault::Aggregate | Fault::Join => &[Fault::EvictFrozen],
+            Fault::TopN => &[Fault::EvictFrozen, Fault::ForgetGone],
+            _ => &[],
+        };
+        let inputs: Vec<SchemaRef> = plan.inputs.iter().map(|n| Arc::clone(&n.schema)).collect();
+        let case = Case {
+            name: format!("{kind:?}"),
+            inputs: inputs.clone(),
+            routes: vec![vec![0]; inputs.len()],
+            make: &|ctx| instantiate(&plan, &inputs, ctx).unwrap(),
+            naive: &*naive,
+            append_only: false,
+        };
+        for fault in faults {
+            fault::set(Some(*fault));
+            let found = (0..20).any(|seed| check(&case, seed, 40).is_err());
+            fault::set(None);
+            assert!(found, "the fault {fault:?} planted in {kind:?} was not found");
+        }
+    }
+}
+
 #[test]
 fn the_checker_finds_lies() {
     let types = [DataType::Int64];

@@ -304,7 +304,7 @@ impl<'a> SetUp<'a> {
         let n_tasks = self.tasks.len();
         self.tasks = make(self.case, n_tasks);
         let Some(cold) = &mut self.cold else { return Ok(()) };
-        let whole = rng.chance(30);
+        let whole = rng.chance(30) || !self.tasks[0].caches();
         for task in &mut self.tasks {
             task.attach(cold.reader(), whole);
         }
