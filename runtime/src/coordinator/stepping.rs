@@ -57,6 +57,7 @@ impl Control {
     }
 
     pub(super) fn advance(&mut self, id: ObjectId) -> Result<()> {
+        let short = self.is_short_of_memory();
         let Some(region) = self.regions.get_mut(&id) else {
             return Ok(());
         };
@@ -69,7 +70,7 @@ impl Control {
         }
         let before = (region.frontier(), region.visible());
         // One that a checkpoint waits for goes on up to there.
-        let paced = region.dataflow.is_some() && region.checkpoint_target.is_none() && self.is_short_of_memory();
+        let paced = short && region.dataflow.is_some() && region.checkpoint_target.is_none();
         if paced {
             self.work.paced.insert(id);
         }

@@ -13,6 +13,8 @@ use super::accumulator::Rows;
 use super::{Aggregate, CHANGED, EMITTED, PERSISTED, STEP};
 use crate::{Delta, Result};
 
+/// Fewer groups than this tell nothing by their ages.
+const FEW_GROUPS: usize = 64;
 /// Entries read at once where the next value is wanted.
 const SCAN_ENTRIES: usize = if cfg!(test) { 2 } else { 64 };
 
@@ -129,13 +131,21 @@ impl Aggregate {
             (self.flags[slot] & (STEP | CHANGED | EMITTED) == EMITTED).then(|| self.stamps[slot])
         });
         let per_group = self.bytes_per_group();
-        let completed = self.residency.completed();
+        // Of few groups the values are the state, and the groups' ages say nothing of theirs.
+        let value_cutoff = if self.index.n_keys() < FEW_GROUPS {
+            self.residency.completed()
+        } else {
+            cutoff
+        };
         let (range, round) = self.residency.sweep(n);
         let mut freed = 0;
         for slot in range {
+            if freed >= bytes {
+                break;
+            }
             let idle = self.flags[slot] & (STEP | CHANGED | EMITTED) == EMITTED && self.stamps[slot] <= cutoff;
             let slot = slot as u32;
-            if idle && freed < bytes && !self.is_global() {
+            if idle && !self.is_global() {
                 freed += per_group;
                 for agg in &mut self.aggs {
                     freed += agg.accumulator.entries().map_or(0, |e| e.bytes_of(slot));
@@ -143,7 +153,7 @@ impl Aggregate {
                 self.forget(slot);
             } else if self.has_entries {
                 for agg in &mut self.aggs {
-                    freed += agg.accumulator.entries().map_or(0, |e| e.evict(slot, completed));
+                    freed += agg.accumulator.entries().map_or(0, |e| e.evict(slot, value_cutoff));
                 }
             }
         }
