@@ -230,14 +230,8 @@ fn allowance(keys: usize, part: usize, bytes: usize) -> usize {
 }
 
 fn aggregate(keys: usize, part: usize) {
-    let call = |func, arg| AggCall {
-        func,
-        arg,
-        filter: None,
-        distinct: false,
-    };
     let ctx = OperatorContext { task: 0, n_tasks: 1 };
-    let calls = [call(AggFunc::Count, None), call(AggFunc::Max, Some(1))];
+    let calls = [AggCall::new(AggFunc::Count, None), AggCall::new(AggFunc::Max, Some(1))];
     let mut operator = Aggregate::new(
         &[0],
         &calls,
