@@ -6,7 +6,7 @@ use arrow::array::{Array, RecordBatch};
 use arrow::compute::concat_batches;
 use levee_planner::catalog::{CatalogObject, CatalogOp, TableDef, Unique};
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{Alter, Requirement, RequirementKind};
+use levee_planner::sql::{Alter, Requirement, RequirementKind, TableLock};
 use levee_runtime::coordinator::{CatalogChange, Engine, ReadSnapshot};
 use levee_runtime::{Delta, RuntimeError};
 
@@ -41,6 +41,10 @@ impl Session {
         reads.retain(known);
         reads.sort_unstable();
         reads.dedup();
+        // Transactions that have written to the tables end first.
+        for table in &tables {
+            self.lock_table(*table, TableLock::AccessExclusive).await?;
+        }
         let at_least = self.server.last_write();
         let engine = Arc::clone(&self.server.engine);
         let snapshot = self
@@ -50,6 +54,9 @@ impl Session {
             let object =
                 changed(&change.ops, r).ok_or_else(|| SqlError::internal("a table to check is not changed"))?;
             let rows = rows_of(&snapshot, r.table, object)?;
+            if rows.get_array_memory_size() > self.server.write_bytes_max {
+                return Err(super::txn::too_big(self.server.write_bytes_max));
+            }
             let fresh = tokio::task::block_in_place(|| check(binder, object, &r.kind, &rows, &snapshot))?;
             if let Some((id, rows)) = fresh
                 && rows.num_rows() > 0

@@ -128,10 +128,10 @@ pub fn pg_catalog(context: &Arc<SystemContext>, name: &str) -> Option<Made> {
             ],
         ),
         "pg_language" => build(
-            "oid:o lanname:t lanowner:o lanispl:b lanpltrusted:b lanplcallfoid:o laninline:o lanvalidator:o lanacl:t",
+            "tableoid:o oid:o lanname:t lanowner:o lanispl:b lanpltrusted:b lanplcallfoid:o laninline:o lanvalidator:o lanacl:t",
             &[
-                row("12 internal 10 f f 0 0 0 ~", &[]),
-                row("14 sql 10 f t 0 0 0 ~", &[]),
+                row("2612 12 internal 10 f f 0 0 0 ~", &[]),
+                row("2612 14 sql 10 f t 0 0 0 ~", &[]),
             ],
         ),
         "pg_tablespace" => build(

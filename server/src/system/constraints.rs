@@ -39,8 +39,10 @@ pub struct Constraint<'a> {
     pub nulls_not_distinct: bool,
     /// Foreign key.
     pub foreign: Option<&'a ForeignKey>,
-    /// The condition's text.
+    /// The condition's text, in all its parentheses.
     pub check: Option<String>,
+    /// The same as it was written: PostgreSQL's pretty form.
+    pretty: String,
 }
 
 fn part_oid(table: &CatalogObject, n: usize) -> i32 {
@@ -71,6 +73,7 @@ pub fn constraints<'a>(context: &'a SystemContext, object: &'a CatalogObject) ->
         nulls_not_distinct: false,
         foreign: None,
         check: None,
+        pretty: String::new(),
     };
     let mut all = Vec::new();
     if let Some(name) = t.primary_key_name(&object.name) {
@@ -86,6 +89,7 @@ pub fn constraints<'a>(context: &'a SystemContext, object: &'a CatalogObject) ->
     for (i, k) in t.constraints.checks.iter().enumerate() {
         let mut c = plain(part_oid(object, i), k.name.clone(), "c", &k.columns, 0);
         c.check = Some(shown_expression(&k.sql));
+        c.pretty.clone_from(&k.sql);
         all.push(c);
     }
     for (i, f) in t.constraints.foreign_keys.iter().enumerate() {
@@ -111,7 +115,7 @@ pub fn column_list(object: &CatalogObject, columns: &[usize]) -> String {
 }
 
 /// `pg_get_constraintdef`.
-pub fn definition(context: &SystemContext, c: &Constraint<'_>) -> String {
+pub fn definition(context: &SystemContext, c: &Constraint<'_>, pretty: bool) -> String {
     let columns = column_list(c.table, &c.columns);
     match (c.kind, c.foreign) {
         ("p", _) => format!("PRIMARY KEY ({columns})"),
@@ -131,6 +135,7 @@ pub fn definition(context: &SystemContext, c: &Constraint<'_>) -> String {
             }
             text
         }
+        _ if pretty => format!("CHECK ({})", c.pretty),
         _ => format!("CHECK ({})", c.check.as_deref().unwrap_or_default()),
     }
 }

@@ -127,11 +127,18 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
         let typmod = int(a, 1).unwrap_or(-1);
         Ok(int(a, 0).map(|oid| type_text(oid, typmod)))
     }),
-    ("pg_get_expr", TEXT, |_, a| Ok(arg(a, 0).map(str::to_owned))),
+    // Stored as shown; the pretty form has no parentheses around the whole.
+    ("pg_get_expr", TEXT, |_, a| {
+        let pretty = arg(a, 2) == Some("t");
+        Ok(arg(a, 0).map(|text| if pretty { without_parentheses(text) } else { text }.to_owned()))
+    }),
+    ("array_remove", TEXT, |_, a| Ok(arg(a, 0).map(str::to_owned))),
+    ("getdatabaseencoding", TEXT, |_, _| Ok(Some("UTF8".to_owned()))),
     ("pg_get_constraintdef", TEXT, |c, a| {
         let Some(oid) = int(a, 0) else { return Ok(None) };
         let found = all_constraints(c).into_iter().find(|k| k.oid == oid);
-        Ok(found.map(|k| definition(c, &k)))
+        let pretty = arg(a, 1) == Some("t");
+        Ok(found.map(|k| definition(c, &k, pretty)))
     }),
     ("pg_get_indexdef", TEXT, |c, a| {
         let Some(oid) = int(a, 0) else { return Ok(None) };
@@ -334,6 +341,25 @@ pub fn quote_ident(name: &str) -> String {
     } else {
         format!("\"{}\"", name.replace('"', "\"\""))
     }
+}
+
+/// A text without the parentheses that enclose all of it.
+fn without_parentheses(text: &str) -> &str {
+    let Some(inner) = text.strip_prefix('(').and_then(|t| t.strip_suffix(')')) else {
+        return text;
+    };
+    let mut depth = 0_i32;
+    for c in inner.chars() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            return text;
+        }
+    }
+    inner
 }
 
 /// A view's query, ended as PostgreSQL ends it.

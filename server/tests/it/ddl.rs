@@ -174,11 +174,29 @@ async fn a_block_checked_against_an_old_definition_does_not_commit() {
     let (_dir, levee) = fresh();
     let (a, b) = (levee.connect().await, levee.connect().await);
     a.batch_execute("CREATE TABLE t (a int)").await.expect("table");
+    // What checks the rows waits for those who write some.
     a.batch_execute("BEGIN; INSERT INTO t VALUES (-1)")
         .await
         .expect("insert");
-    b.batch_execute("ALTER TABLE t ADD CHECK (a > 0)").await.expect("alter");
+    let alter = tokio::spawn(async move {
+        let error = b
+            .batch_execute("ALTER TABLE t ADD CHECK (a > 0)")
+            .await
+            .expect_err("violated");
+        (code(&error), b)
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert!(
+        !alter.is_finished(),
+        "the ALTER waits for the transaction that writes"
+    );
+    a.batch_execute("COMMIT").await.expect("commit");
+    let (error, b) = alter.await.expect("alter");
+    assert_eq!(error, "23514");
+    // A change that needs no look at the rows does not wait; the block is told at COMMIT.
+    a.batch_execute("BEGIN; INSERT INTO t VALUES (1)").await.expect("insert");
+    b.batch_execute("ALTER TABLE t RENAME TO u").await.expect("rename");
     let error = a.batch_execute("COMMIT").await.expect_err("stale");
     assert_eq!(code(&error), "40001");
-    assert_eq!(rows(&b, "SELECT count(*) FROM t").await, ["0"]);
+    assert_eq!(rows(&b, "SELECT count(*) FROM u").await, ["1"]);
 }

@@ -49,6 +49,10 @@ async fn backslash_commands_work() {
         .batch_execute("CREATE MATERIALIZED VIEW m AS SELECT count(*) AS n FROM t")
         .await
         .expect("materialized view");
+    client
+        .batch_execute("CREATE SEQUENCE s; COMMENT ON TABLE t IS 'a comment'")
+        .await
+        .expect("sequence");
     for command in [
         "\\d",
         "\\d+",
@@ -68,6 +72,15 @@ async fn backslash_commands_work() {
         "\\df",
         "\\du",
         "\\di",
+        "\\ds",
+        "\\dp",
+        "\\z t",
+        "\\dL",
+        "\\dO",
+        "\\dn+",
+        "\\sv v",
+        "\\d t_pkey",
+        "\\d s",
         "\\conninfo",
     ] {
         let (_, errors) = run(&levee, &[command]);

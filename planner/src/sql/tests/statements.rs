@@ -517,3 +517,32 @@ fn the_search_path_decides() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn stored_expressions_are_shown_as_postgresql_shows_them() {
+    for (sql, wanted) in [
+        ("a > 0", "(a > 0)"),
+        ("a > 1 AND b <> 'x'", "((a > 1) AND (b <> 'x'::text))"),
+        ("a BETWEEN 1 AND 5", "((a >= 1) AND (a <= 5))"),
+        ("a IN (1, 2)", "(a = ANY (ARRAY[1, 2]))"),
+        ("NOT (a IS NULL)", "(NOT (a IS NULL))"),
+        ("length(s) < 5", "(length(s) < 5)"),
+        ("\"A b\"::text = 'y'", "((\"A b\")::text = 'y'::text)"),
+    ] {
+        assert_eq!(crate::sql::shown_expression(sql), wanted, "{sql}");
+    }
+    let field = types::field_of(&sqlparser::ast::DataType::Text).unwrap();
+    assert_eq!(crate::sql::shown_literal("'x'", &field), "'x'::text");
+    assert_eq!(crate::sql::shown_literal("now()", &field), "now()");
+}
+
+#[test]
+fn a_moved_relation_is_shown_by_its_present_name() {
+    let c = catalog(&[
+        "CREATE TABLE t (id int)",
+        "CREATE VIEW v AS SELECT t.id FROM t",
+        "ALTER TABLE t RENAME TO u",
+    ]);
+    let shown = crate::sql::shown_query(c.by_name("v").unwrap(), &c, &|o| o.name.clone());
+    assert_eq!(shown.as_deref(), Some("SELECT t.id FROM u \"t\""));
+}
