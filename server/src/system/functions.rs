@@ -132,7 +132,6 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
         let pretty = arg(a, 2) == Some("t");
         Ok(arg(a, 0).map(|text| if pretty { without_parentheses(text) } else { text }.to_owned()))
     }),
-    ("array_remove", TEXT, |_, a| Ok(arg(a, 0).map(str::to_owned))),
     ("getdatabaseencoding", TEXT, |_, _| Ok(Some("UTF8".to_owned()))),
     ("pg_get_constraintdef", TEXT, |c, a| {
         let Some(oid) = int(a, 0) else { return Ok(None) };

@@ -377,7 +377,12 @@ fn check_constraints(context: &SystemContext) -> Vec<Row> {
     for c in all(context) {
         if let Some(check) = &c.check {
             let schema = context.catalog.namespace_of(c.table);
-            rows.push(vec![some("dev"), some(schema), some(&c.name), some(check)]);
+            rows.push(vec![
+                some("dev"),
+                some(schema),
+                some(&c.name),
+                Some(format!("({check})")),
+            ]);
         }
     }
     rows

@@ -215,6 +215,13 @@ fn array_function(f: &Function) -> Option<Expr> {
         };
         return body_is_empty(&q.body).then(|| string("{}"));
     }
+    if name == "array_remove" {
+        let mut inner = first_arg(f)?;
+        while let Expr::Function(f) = &inner {
+            inner = first_arg(f)?;
+        }
+        return Some(inner);
+    }
     if name != "array_to_string" {
         return None;
     }

@@ -186,15 +186,14 @@ async fn a_block_checked_against_an_old_definition_does_not_commit() {
         (code(&error), b)
     });
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    assert!(
-        !alter.is_finished(),
-        "the ALTER waits for the transaction that writes"
-    );
+    assert!(!alter.is_finished(), "the ALTER waits for the transaction that writes");
     a.batch_execute("COMMIT").await.expect("commit");
     let (error, b) = alter.await.expect("alter");
     assert_eq!(error, "23514");
     // A change that needs no look at the rows does not wait; the block is told at COMMIT.
-    a.batch_execute("BEGIN; INSERT INTO t VALUES (1)").await.expect("insert");
+    a.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
+        .await
+        .expect("insert");
     b.batch_execute("ALTER TABLE t RENAME TO u").await.expect("rename");
     let error = a.batch_execute("COMMIT").await.expect_err("stale");
     assert_eq!(code(&error), "40001");
