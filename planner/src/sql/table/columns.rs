@@ -11,7 +11,6 @@ use super::{Draft, specified_twice};
 use crate::catalog::{CatalogOp, Generated, ObjectKind, SequenceDef};
 use crate::sql::errors::map_df_error;
 use crate::sql::ext::fold;
-use crate::sql::rewrite::Mode;
 use crate::sql::sequences::{self, SequenceOptions};
 use crate::sql::typing::typed;
 use crate::sql::{Binder, assign, types};
@@ -257,12 +256,9 @@ impl Draft<'_> {
         super::constraints::refuse_subqueries(e, "column generation expressions")?;
         let schema = self.row_schema()?;
         let volatile = || PlanError::new("42P17", "generation expression is not immutable");
-        let bound = match self.binder.bind_expr(e, &schema, Mode::Streaming, &[]) {
-            // What a view refuses as changing without its inputs.
-            Err(e) if e.code == "0A000" => return Err(volatile()),
-            other => other?,
-        };
-        if super::rules::is_volatile(&bound) {
+        let bound = self.binder.bind_expr(e, &schema, self.binder.batch(), &[])?;
+        // The time is a constant once it is bound.
+        if super::constraints::names_a_moment(e) || super::rules::is_volatile(&bound) {
             return Err(volatile());
         }
         let value = typed(bound, &schema).map_err(map_df_error)?;

@@ -455,6 +455,36 @@ pub(super) fn has_column(e: &ast::Expr) -> bool {
     ast::Visit::visit(e, &mut Finder).is_break()
 }
 
+/// Does an expression ask for the time?
+pub(super) fn names_a_moment(e: &ast::Expr) -> bool {
+    const MOMENTS: [&str; 10] = [
+        "now",
+        "current_timestamp",
+        "transaction_timestamp",
+        "statement_timestamp",
+        "clock_timestamp",
+        "current_date",
+        "current_time",
+        "localtimestamp",
+        "localtime",
+        "timeofday",
+    ];
+    struct Finder;
+    impl ast::Visitor for Finder {
+        type Break = ();
+        fn pre_visit_expr(&mut self, e: &ast::Expr) -> ControlFlow<()> {
+            match e {
+                ast::Expr::Function(f) => match crate::sql::ext::object_name(&f.name) {
+                    Ok((_, name)) if MOMENTS.contains(&name.as_str()) => ControlFlow::Break(()),
+                    _ => ControlFlow::Continue(()),
+                },
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    ast::Visit::visit(e, &mut Finder).is_break()
+}
+
 /// 0A000 for a subquery where none may stand.
 pub(super) fn refuse_subqueries(e: &ast::Expr, place: &str) -> Result<()> {
     struct Finder;
