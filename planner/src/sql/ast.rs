@@ -198,7 +198,7 @@ pub struct Merge {
     pub clauses: Vec<MergeClause>,
 }
 
-/// WHEN [NOT] MATCHED [AND condition] THEN action.
+/// `WHEN [NOT] MATCHED [AND condition] THEN action`.
 #[derive(Debug, Clone)]
 pub struct MergeClause {
     /// MATCHED.

@@ -15,7 +15,7 @@ use super::parse::{ParseContext, is_space, parse_query, sub_parser};
 use super::{Binder, OnCommit, Statement};
 use crate::Result;
 
-/// CREATE [TEMP] TABLE [IF NOT EXISTS] name [(columns)] AS query [WITH [NO] DATA].
+/// `CREATE [TEMP] TABLE [IF NOT EXISTS] name [(columns)] AS query [WITH [NO] DATA]`.
 #[derive(Debug, Clone)]
 pub struct CreateAs {
     /// TEMP.

@@ -28,7 +28,7 @@ pub struct SequenceOptions {
     pub max: Option<Option<i64>>,
     /// START WITH.
     pub start: Option<i64>,
-    /// RESTART [WITH].
+    /// `RESTART [WITH]`.
     pub restart: Option<Option<i64>>,
     /// CACHE.
     pub cache: Option<i64>,

@@ -1,6 +1,6 @@
 //! ALTER, schemas, sequences, comments: statements that change the catalog and no rows.
 //!
-//! All end as one list of [`CatalogOp`]s that takes effect in one epoch. A dependent of what is renamed needs no change: stored
+//! All end as one list of [`crate::catalog::CatalogOp`]s that takes effect in one epoch. A dependent of what is renamed needs no change: stored
 //! queries keep [`crate::catalog::Reference`]s, and plans keep ids.
 
 mod comment;
@@ -115,7 +115,7 @@ pub enum AlterAction {
     RenameTo(Ident),
     /// SET SCHEMA.
     SetSchema(Ident),
-    /// RENAME [COLUMN] a TO b.
+    /// `RENAME [COLUMN] a TO b`.
     RenameColumn(Ident, Ident),
     /// RENAME CONSTRAINT a TO b.
     RenameConstraint(Ident, Ident),
