@@ -19,7 +19,7 @@ const BLOOM_BITS: f64 = 10.0;
 /// First bytes of a key that are in the bloom filters beside whole keys: region, operator, table, vnode and 8 bytes of the
 /// operator's own.
 pub const PREFIX_BYTES: usize = crate::delta_file::STATE_KEY_PREFIX_BYTES + 8;
-/// Sorted runs that start a compaction of the tier. See `docs/decisions/0008-cold-tier.md`.
+/// Sorted runs that start a compaction of the tier. See `docs/decisions/0009-cold-tier.md`.
 const COMPACT_RUNS: i32 = 8;
 /// What background work may write a second: the rest of the disk is the log's and the checkpoints'.
 const BACKGROUND_BYTES_PER_SECOND: i64 = 96 << 20;
