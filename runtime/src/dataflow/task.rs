@@ -275,7 +275,9 @@ impl Instance {
         status.epoch.store(step.to, Ordering::Relaxed);
         status.rows_in.store(self.program.rows_in, Ordering::Relaxed);
         status.rows_out.store(self.rows_out, Ordering::Relaxed);
-        status.state_bytes.store(self.program.live_bytes() as u64, Ordering::Relaxed);
+        status
+            .state_bytes
+            .store(self.program.live_bytes() as u64, Ordering::Relaxed);
         Ok(region.report(TaskReport {
             slot,
             seq: step.seq,
