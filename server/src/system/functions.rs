@@ -114,6 +114,7 @@ const FUNCTIONS: &[(&str, DataType, Body)] = &[
     ("pg_type_is_visible", BOOL, yes),
     ("pg_function_is_visible", BOOL, yes),
     ("pg_opclass_is_visible", BOOL, yes),
+    ("pg_collation_is_visible", BOOL, yes),
     ("pg_relation_is_publishable", BOOL, yes),
     ("has_table_privilege", BOOL, yes),
     ("has_any_column_privilege", BOOL, yes),

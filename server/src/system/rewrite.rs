@@ -72,7 +72,7 @@ impl VisitorMut for Rewriter {
                 }
             }
             // No constraint is deferrable.
-            Expr::Exists { subquery, .. } if subquery.to_string().to_lowercase().contains("condeferrable") => {
+            Expr::Exists { subquery, .. } if subquery.to_string().to_lowercase().contains("condefer") => {
                 *e = Expr::value(Value::Boolean(false));
             }
             Expr::AnyOp { right, .. } if right.to_string().to_lowercase().ends_with("reloptions") => {
