@@ -132,7 +132,7 @@ impl Bench {
         operator
             .snapshot(false, &mut StateWriter { put: &mut put })
             .expect("snapshot");
-        let frozen = (cpu_time() - start);
+        let frozen = cpu_time() - start;
         let mut builder = DeltaBuilder::new();
         for entry in state.iter() {
             let key = StateKey {
@@ -150,7 +150,7 @@ impl Bench {
         self.file += 1;
         let path = self.dir.join(format!("{}.sst", self.file));
         builder.write(&self.rocks, &path).expect("a delta file");
-        self.tier.ingest(&[path.clone()]).expect("ingest");
+        self.tier.ingest(std::slice::from_ref(&path)).expect("ingest");
         std::fs::remove_file(path).expect("remove");
         self.n += 1;
         let reader = Timed(self.tier.snapshot(), Arc::clone(&self.looking));
