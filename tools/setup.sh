@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a fresh Debian machine with Rust lacks: libclang (RocksDB's bindings), PostgreSQL 15 (the judge of the SQL
-# tests), a Python venv with psycopg; then compiles RocksDB once. Everything else is cargo's.
+# Installs what a fresh Debian machine with Rust lacks: libclang (RocksDB's bindings), OpenSSL (Kafka), PostgreSQL 15 (the judge of the SQL
+# tests), a Python venv with psycopg and Kafka clients; then compiles RocksDB once. Everything else is cargo's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -11,6 +11,8 @@ packages=()
 ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 || packages+=(libclang-dev)
 command -v c++ >/dev/null || packages+=(g++)
 command -v make >/dev/null || packages+=(make)
+# For librdkafka, which cargo compiles with TLS.
+pkg-config --exists libssl 2>/dev/null || packages+=(libssl-dev pkg-config)
 [ -x /usr/lib/postgresql/15/bin/initdb ] || command -v initdb >/dev/null || packages+=(postgresql-15)
 command -v psql >/dev/null || packages+=(postgresql-client-15)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
