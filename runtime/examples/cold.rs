@@ -22,7 +22,7 @@ use levee_runtime::operators::aggregate::Aggregate;
 use levee_runtime::operators::cold::{Cold, ColdReader, ColdScan};
 use levee_runtime::operators::join::{Join, JoinPlan};
 use levee_runtime::operators::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter};
-use levee_runtime::{Delta, Result};
+use levee_runtime::{Delta, Result, RuntimeError};
 use levee_storage::delta_file::{DeltaBuilder, StateKey};
 use levee_storage::rocks::RocksShared;
 use levee_storage::tier::{Tier, TierSnapshot};
@@ -93,7 +93,7 @@ impl ColdReader for Timed {
     }
 
     fn scan(&self) -> Result<Box<dyn ColdScan>> {
-        unimplemented!("narrow keys are not scanned")
+        Err(RuntimeError::internal("narrow keys are not scanned"))
     }
 }
 

@@ -73,7 +73,7 @@ pub use merge::MergeOutcome;
 pub(crate) use moments::{NOW, date_as_timestamp, days_later, midnight_before};
 pub use parse::parse;
 pub use parts::{Parts, WithParts, part_name, parts};
-pub use resolve::search_path;
+pub use resolve::{quote_ident, search_path};
 pub use sequences::{SequenceOptions, shown_default};
 pub use state::pg_session_state;
 pub use statement::plan_lines;

@@ -189,7 +189,7 @@ impl NewName {
 }
 
 /// A name as SQL text.
-pub(super) fn quote_ident(name: &str) -> String {
+pub fn quote_ident(name: &str) -> String {
     let plain = name
         .bytes()
         .enumerate()

@@ -222,6 +222,26 @@ fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
     Ok(Arc::new(Field::new("", DataType::Utf8, true).with_metadata(meta)))
 }
 
+/// Whether records of sources and sinks can hold values of a type.
+pub fn is_in_records(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Boolean
+            | DataType::Int16
+            | DataType::Int32
+            | DataType::Int64
+            | DataType::Float32
+            | DataType::Float64
+            | DataType::Decimal128(..)
+            | DataType::Decimal256(..)
+            | DataType::Utf8
+            | DataType::Binary
+            | DataType::Date32
+            | DataType::Timestamp(TimeUnit::Microsecond, _)
+            | DataType::Interval(IntervalUnit::MonthDayNano)
+    )
+}
+
 /// The length limit of a `varchar(n)` or `character(n)` field.
 pub fn varchar_length(field: &Field) -> Option<usize> {
     field.metadata().get(META_LENGTH)?.parse().ok()

@@ -70,15 +70,9 @@ impl Control {
     /// Asks for an epoch if a timer is due and no epoch has come since.
     pub(super) fn ask_for_timers(&mut self) {
         let now_us = self.shared.now_us();
-        let newest_us = self.timeline.timestamp_us(self.cut);
-        let due = self
-            .timers
-            .due
-            .range((newest_us.saturating_add(1), ObjectId(0))..)
-            .next();
         if self.timers.asked
             || self.stopping.is_some()
-            || due.is_none_or(|(at, _)| *at > now_us)
+            || self.next_timer_us().is_none_or(|at| at > now_us)
             || self.timers.last.is_some_and(|last| last.elapsed() < TIMER_EPOCHS)
         {
             return;
@@ -90,17 +84,19 @@ impl Control {
         }
     }
 
+    /// The first timer that no epoch has reached.
+    fn next_timer_us(&self) -> Option<i64> {
+        let newest_us = self.timeline.timestamp_us(self.cut);
+        let later = self.timers.due.range((newest_us.saturating_add(1), ObjectId(0))..);
+        later.map(|(at, _)| *at).next()
+    }
+
     /// Time until [`Control::ask_for_timers`] may have something to do.
     pub(super) fn timer_wait(&self) -> Option<Duration> {
         if self.timers.asked {
             return None;
         }
-        let newest_us = self.timeline.timestamp_us(self.cut);
-        let (at, _) = self
-            .timers
-            .due
-            .range((newest_us.saturating_add(1), ObjectId(0))..)
-            .next()?;
+        let at = self.next_timer_us()?;
         let until = u64::try_from(at.saturating_sub(self.shared.now_us())).unwrap_or(0);
         let paced = self
             .timers

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use levee_storage::delta_file::{STATE_KEY_PREFIX_BYTES, StateKey};
 
 use super::fault;
-use crate::{Result, RuntimeError};
+use crate::{Delta, Result, RuntimeError};
 
 /// Slots looked at in one call of an operator's eviction.
 pub const EVICT_SLOTS: usize = if cfg!(test) { 5 } else { 8192 };
@@ -36,6 +36,40 @@ pub const EVICT_SLOTS: usize = if cfg!(test) { 5 } else { 8192 };
 /// Rows of a batch that are looked up, and groups that are emitted, in one piece of work while state may be cold: reading a
 /// cold entry costs microseconds, so this is about a millisecond.
 pub const COLD_ROWS: usize = if cfg!(test) { 7 } else { 512 };
+
+/// A delta that is absorbed in pieces: where state may have to be read, at most [`COLD_ROWS`] rows in one piece of work.
+#[derive(Default)]
+pub struct Pieces {
+    /// The delta, and its next row.
+    rest: Option<(Delta, usize)>,
+}
+
+impl Pieces {
+    /// Takes the next delta; nothing of the one before may be left.
+    pub fn put(&mut self, delta: Delta) {
+        self.rest = Some((delta, 0));
+    }
+
+    /// Nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// The next piece: all that is left, unless state may have to be read for it.
+    pub fn next_piece(&mut self, reads: bool) -> Option<Delta> {
+        let (delta, from) = self.rest.take()?;
+        let n = delta.num_rows();
+        let to = if reads { n.min(from + COLD_ROWS) } else { n };
+        if from == 0 && to == n {
+            return Some(delta);
+        }
+        let piece = delta.slice(from, to - from);
+        if to < n {
+            self.rest = Some((delta, to));
+        }
+        Some(piece)
+    }
+}
 
 /// Reads a region's state as of a completed checkpoint. Keys are encoded [`StateKey`]s.
 pub trait ColdReader: Send + Sync {

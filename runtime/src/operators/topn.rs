@@ -29,7 +29,7 @@ use levee_planner::plan::SortKey;
 
 use super::aggregate::accumulator::relocate;
 use super::codec::{self, Reader};
-use super::cold::{COLD_ROWS, Cold, ColdKeys, Evicted, Residency, Scan};
+use super::cold::{Cold, ColdKeys, Evicted, Pieces, Residency, Scan};
 use super::columns::{bigint, coerce, nullable, sortable, sortable_type};
 use super::eval::batch;
 use super::keys::KeyIndex;
@@ -98,7 +98,7 @@ pub struct TopN {
     /// Empty partitions that the last completed checkpoint may still hold.
     dead: Vec<u32>,
     /// A delta that is read and absorbed in pieces: the next row.
-    pending: Option<(Delta, usize)>,
+    pending: Pieces,
     changes: Vec<Change>,
     slots: Vec<u32>,
     scratch: Vec<u8>,
@@ -160,7 +160,7 @@ impl TopN {
             touched: Vec::new(),
             changed: Vec::new(),
             dead: Vec::new(),
-            pending: None,
+            pending: Pieces::default(),
             changes: Vec::new(),
             slots: Vec::new(),
             scratch: Vec::new(),
@@ -495,24 +495,16 @@ impl TopN {
 
     /// Takes a batch, or as much of it as can be read in one piece of work.
     fn absorb_some(&mut self) -> Result<Progress> {
-        let Some((delta, from)) = self.pending.take() else {
+        let reads = self.residency.reads().is_some();
+        let Some(piece) = self.pending.next_piece(reads) else {
             return Ok(Progress::Done);
         };
-        let n = delta.num_rows();
-        let to = match self.residency.reads() {
-            Some(_) => n.min(from + COLD_ROWS),
-            None => n,
-        };
-        if from == 0 && to == n {
-            self.absorb(&delta)?;
-            return Ok(Progress::Done);
-        }
-        self.absorb(&delta.slice(from, to - from))?;
-        if to == n {
-            return Ok(Progress::Done);
-        }
-        self.pending = Some((delta, to));
-        Ok(Progress::More)
+        self.absorb(&piece)?;
+        Ok(if self.pending.is_empty() {
+            Progress::Done
+        } else {
+            Progress::More
+        })
     }
 
     fn absorb(&mut self, delta: &Delta) -> Result<()> {
@@ -595,7 +587,7 @@ impl Operator for TopN {
             });
             return Ok(Progress::Done);
         }
-        self.pending = Some((delta, 0));
+        self.pending.put(delta);
         self.absorb_some()
     }
 
@@ -604,7 +596,7 @@ impl Operator for TopN {
     }
 
     fn resume(&mut self, out: &mut Output) -> Result<Progress> {
-        if self.pending.is_some() {
+        if !self.pending.is_empty() {
             return self.absorb_some();
         }
         self.emit_some(out)

@@ -22,6 +22,7 @@ use arrow::datatypes::{
 };
 use levee_planner::sql::datetime::{format_date, format_timestamp, format_timestamptz};
 use levee_planner::sql::text::{format_bytea, format_float4, format_float8, format_interval, format_numeric};
+use levee_planner::sql::types;
 
 use crate::{Result, RuntimeError};
 
@@ -53,23 +54,7 @@ pub(super) enum Column<'a> {
 /// 0A000 names the first column that cannot.
 pub(super) fn check_types(schema: &SchemaRef) -> Result<()> {
     for field in schema.fields() {
-        let known = matches!(
-            field.data_type(),
-            DataType::Boolean
-                | DataType::Int16
-                | DataType::Int32
-                | DataType::Int64
-                | DataType::Float32
-                | DataType::Float64
-                | DataType::Decimal128(..)
-                | DataType::Decimal256(..)
-                | DataType::Utf8
-                | DataType::Binary
-                | DataType::Date32
-                | DataType::Timestamp(TimeUnit::Microsecond, _)
-                | DataType::Interval(IntervalUnit::MonthDayNano)
-        );
-        if !known {
+        if !types::is_in_records(field.data_type()) {
             return Err(RuntimeError::User {
                 code: "0A000",
                 message: format!(

@@ -5,10 +5,10 @@
 
 use levee_planner::catalog::{CatalogObject, CommentKey, ForeignKey, ObjectKind, TableDef};
 use levee_planner::plan::ObjectId;
+use levee_planner::sql::quote_ident;
 use levee_planner::sql::shown_expression;
 
 use super::SystemContext;
-use super::functions::quote_ident;
 use super::relations::{id_of, namespace_oid};
 use super::rows::{Made, Row, build, row};
 

@@ -12,6 +12,7 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 use levee_planner::catalog::{CatalogObject, CommentKey, ObjectKind};
+use levee_planner::sql::quote_ident;
 use levee_planner::sql::shown_query;
 
 use super::SystemContext;
@@ -328,19 +329,6 @@ fn pretty(bytes: f64) -> String {
         v /= 1024.0;
     }
     format!("{v:.0} TB")
-}
-
-/// An identifier as SQL text.
-pub fn quote_ident(name: &str) -> String {
-    let plain = name
-        .bytes()
-        .enumerate()
-        .all(|(i, b)| b == b'_' || b.is_ascii_lowercase() || (i > 0 && b.is_ascii_digit()));
-    if plain && !name.is_empty() {
-        name.to_owned()
-    } else {
-        format!("\"{}\"", name.replace('"', "\"\""))
-    }
 }
 
 /// A text without the parentheses that enclose all of it.

@@ -20,6 +20,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::logical_expr::ScalarUDF;
 use levee_planner::catalog::{Catalog, CatalogObject, Namespace};
 use levee_planner::plan::ObjectId;
+use levee_planner::sql::quote_ident;
 use levee_planner::sql::{Parsed, SystemTables};
 
 pub use self::sequences::SharedSequences;
@@ -78,11 +79,11 @@ impl SystemContext {
 
     /// An object's name as SQL text that means it in this session.
     fn shown(&self, object: &CatalogObject) -> String {
-        let name = functions::quote_ident(&object.name);
+        let name = quote_ident(&object.name);
         if self.is_visible(object) {
             return name;
         }
-        format!("{}.{name}", functions::quote_ident(self.catalog.namespace_of(object)))
+        format!("{}.{name}", quote_ident(self.catalog.namespace_of(object)))
     }
 
     /// All schemas: OID and name.

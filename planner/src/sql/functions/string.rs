@@ -17,7 +17,11 @@ pub(super) fn functions() -> Vec<PgFunction> {
             |t, _| text("quote_literal", t),
             |a, _| map(a, |s| quote(s, '\'')),
         ),
-        PgFunction::new("quote_ident", |t, _| text("quote_ident", t), |a, _| map(a, quote_ident)),
+        PgFunction::new(
+            "quote_ident",
+            |t, _| text("quote_ident", t),
+            |a, _| map(a, crate::sql::quote_ident),
+        ),
         PgFunction::new("chr", |t, _| counted("chr", t, 0), chr),
         PgFunction::new("octet_length", octets_type, octets),
         PgFunction::new("repeat", |t, _| counted("repeat", t, 1), repeat),
@@ -181,13 +185,6 @@ fn quote(s: &str, q: char) -> String {
         .flat_map(|c| if c == q { vec![c, c] } else { vec![c] })
         .collect();
     format!("{q}{doubled}{q}")
-}
-
-fn quote_ident(s: &str) -> String {
-    let plain = s.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && s.chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    if plain { s.to_owned() } else { quote(s, '"') }
 }
 
 /// Microseconds with months of 30 days and days of 24 hours: the order of intervals.

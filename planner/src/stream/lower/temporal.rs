@@ -128,9 +128,7 @@ impl Bounds {
         match (mentions_now(left), mentions_now(right)) {
             (true, false) => self.solve(&moment(left)?, op, right, schema),
             (false, true) => self.solve(&moment(right)?, op.swap()?, left, schema),
-            // One end of a BETWEEN.
-            (false, false) => None,
-            (true, true) => None,
+            _ => None,
         }
     }
 

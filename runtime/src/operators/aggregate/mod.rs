@@ -35,7 +35,7 @@ use self::accumulator::{Accumulator, Count, Failures, Rows};
 use self::collect::{SortColumn, StringAgg};
 use self::logical::Logical;
 use super::codec::{self, Reader};
-use super::cold::{COLD_ROWS, Cold, Evicted, Residency};
+use super::cold::{COLD_ROWS, Cold, Evicted, Pieces, Residency};
 use super::columns::{coerce, nullable};
 use super::eval::batch;
 use super::keys::KeyIndex;
@@ -98,7 +98,7 @@ pub struct Aggregate {
     /// Groups without rows that the last completed checkpoint may still hold.
     dead: Vec<u32>,
     /// A delta whose rows are read and absorbed in pieces: the next row.
-    pending: Option<(Delta, usize)>,
+    pending: Pieces,
     /// Groups touched in the step that had no row before.
     fresh: Vec<u32>,
     before: Vec<Before>,
@@ -155,7 +155,7 @@ impl Aggregate {
             stamps: Vec::new(),
             residency: Residency::default(),
             dead: Vec::new(),
-            pending: None,
+            pending: Pieces::default(),
             owns_global: group_by.is_empty() && crate::hash::owner(0, ctx.n_tasks) == ctx.task,
             group_by: group_by.to_vec(),
             aggs,
@@ -260,24 +260,16 @@ impl Aggregate {
 
     /// Takes a batch, or as much of it as can be read in one piece of work.
     fn absorb_some(&mut self) -> Result<Progress> {
-        let Some((delta, from)) = self.pending.take() else {
+        let reads = self.residency.reads().is_some();
+        let Some(piece) = self.pending.next_piece(reads) else {
             return Ok(Progress::Done);
         };
-        let n = delta.num_rows();
-        let to = match self.residency.reads() {
-            Some(_) => n.min(from + COLD_ROWS),
-            None => n,
-        };
-        if from == 0 && to == n {
-            self.absorb(&delta)?;
-            return Ok(Progress::Done);
-        }
-        self.absorb(&delta.slice(from, to - from))?;
-        if to == n {
-            return Ok(Progress::Done);
-        }
-        self.pending = Some((delta, to));
-        Ok(Progress::More)
+        self.absorb(&piece)?;
+        Ok(if self.pending.is_empty() {
+            Progress::Done
+        } else {
+            Progress::More
+        })
     }
 
     fn absorb(&mut self, delta: &Delta) -> Result<()> {
@@ -511,7 +503,7 @@ impl Operator for Aggregate {
         } else {
             delta
         };
-        self.pending = Some((self.with_sort_columns(delta)?, 0));
+        self.pending.put(self.with_sort_columns(delta)?);
         self.absorb_some()
     }
 
@@ -523,7 +515,7 @@ impl Operator for Aggregate {
     }
 
     fn resume(&mut self, out: &mut Output) -> Result<Progress> {
-        if self.pending.is_some() {
+        if !self.pending.is_empty() {
             return self.absorb_some();
         }
         self.emit_some(out)

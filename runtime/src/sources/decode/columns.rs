@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, BinaryBuilder, BooleanBuilder, PrimitiveArray, Stri
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Decimal256Type, Field, Float32Type, Float64Type,
-    Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit, TimestampMicrosecondType, i256,
+    Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType, TimestampMicrosecondType, i256,
 };
 use levee_planner::catalog::SourceFormat;
 use levee_planner::connectors::encode::{JsonOptions, NumberUnit};
@@ -41,23 +41,7 @@ impl Column {
     /// 0A000: values of the type cannot be read.
     pub(super) fn new(field: &Field, in_key: bool, json: &JsonOptions, format: SourceFormat) -> Result<Self> {
         let data_type = field.data_type().clone();
-        let readable = matches!(
-            &data_type,
-            DataType::Boolean
-                | DataType::Int16
-                | DataType::Int32
-                | DataType::Int64
-                | DataType::Float32
-                | DataType::Float64
-                | DataType::Decimal128(..)
-                | DataType::Decimal256(..)
-                | DataType::Utf8
-                | DataType::Binary
-                | DataType::Date32
-                | DataType::Timestamp(TimeUnit::Microsecond, _)
-                | DataType::Interval(IntervalUnit::MonthDayNano)
-        );
-        if !readable {
+        if !types::is_in_records(&data_type) {
             return Err(RuntimeError::user(
                 "0A000",
                 format!(
