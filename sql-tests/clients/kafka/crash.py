@@ -2,23 +2,53 @@
 
 In the end the multiset of (partition, offset) that a view has seen is what was produced, less the broken records, and those are
 exactly the dead letters. Of the kills some fall, by failpoint, inside a checkpoint and inside the reading of the source; a mark
-that the failpoint leaves confirms each.
+that the failpoint leaves confirms each, and the run fails if there were too few. The producer waits for the killer: each kill has its
+share of the records, so that there is load whenever the server dies.
 """
 
-import json
 import os
 import random
 import threading
 import time
-from collections import Counter
+from array import array
+from collections import Counter, deque
 
 from cases import create
-from world import Delivered, Levee, wait
+from world import wait
 
 PARTITIONS = 8
 CHECKPOINT = ["checkpoint::file", "checkpoint::manifest"]
 SOURCE = ["source::read", "source::fetch"]
-BROKEN = "broken"
+# Tag of a broken record; others have the id that is in them.
+BROKEN = -1
+NOTHING = -2
+# Records between two looks at what the broker has taken.
+BATCH = 1000
+# Records a second beyond a kill's share, so that nothing stands still meanwhile.
+TRICKLE = 2000
+
+
+class Written:
+    """What the broker has taken: per partition the tag of each offset."""
+
+    def __init__(self):
+        self.tags = [array("q") for _ in range(PARTITIONS)]
+
+    def put(self, partition, offset, tag):
+        tags = self.tags[partition]
+        if offset >= len(tags):
+            tags.extend([NOTHING] * (offset + 1 - len(tags)))
+        assert tags[offset] == NOTHING, f"the broker used partition {partition}, offset {offset} twice"
+        tags[offset] = tag
+
+    def count(self):
+        return sum(len(tags) - tags.count(NOTHING) for tags in self.tags)
+
+    def broken(self):
+        return {(p, o) for p, tags in enumerate(self.tags) for o, tag in enumerate(tags) if tag == BROKEN}
+
+    def good(self):
+        return (tag for tags in self.tags for tag in tags if tag >= 0)
 
 
 class Load(threading.Thread):
@@ -26,32 +56,45 @@ class Load(threading.Thread):
 
     def __init__(self, broker, topic, count, seed):
         super().__init__(name="load", daemon=True)
-        self.log = Delivered(broker.producer(message_timeout_ms=300_000), topic)
+        self.producer, self.topic = broker.producer(message_timeout_ms=300_000), topic
+        self.written = Written()
         self.count, self.random, self.error = count, random.Random(seed), None
-        self.rate = None
+        self.allowed = self.made = 0
         self.over = threading.Event()
+
+    def send(self, text, tag):
+        def done(error, message):
+            if error is not None:
+                self.error = AssertionError(f"the broker refused a record: {error}")
+            else:
+                self.written.put(message.partition(), message.offset(), tag)
+
+        while True:
+            try:
+                self.producer.produce(self.topic, value=text, on_delivery=done)
+                break
+            except BufferError:
+                self.producer.poll(0.1)
+        self.made += 1
+        if self.made % BATCH == 0:
+            self.producer.poll(0)
+            if self.made > self.allowed:
+                time.sleep(BATCH / TRICKLE)
 
     def run(self):
         try:
-            started = time.monotonic()
-            written = 0
-            while written < self.count:
+            while self.made < self.count and self.error is None:
                 n = self.random.randrange(1 << 40)
-                text = json.dumps({"id": n, "who": f"user{n % 1000}", "amount": n % 10_000, "note": "x" * (n % 40)})
+                text = f'{{"id": {n}, "who": "user{n % 1000}", "amount": {n % 10_000}, "note": "{"x" * (n % 40)}"}}'
                 kind = self.random.random()
                 if kind < 0.01:
-                    self.log.write(text[: -1 - n % 20], tag=BROKEN)
-                    written += 1
+                    self.send(text[: -1 - n % 20], BROKEN)
                     continue
                 # A producer that does not know whether a record arrived sends it again.
                 for _ in range(2 if kind < 0.03 else 1):
-                    self.log.write(text, tag=n)
-                    written += 1
-                if self.rate and written % 100 == 0:
-                    pause = written / self.rate - (time.monotonic() - started)
-                    if pause > 0:
-                        time.sleep(pause)
-            self.log.flush()
+                    self.send(text, n)
+            left = self.producer.flush(300)
+            assert left == 0, f"{left} records were not delivered"
         except Exception as error:
             self.error = error
         finally:
@@ -60,8 +103,11 @@ class Load(threading.Thread):
 
 def exactly_once(broker, directory, full):
     """Kills under load."""
+    from world import Levee
+
     records = int(os.environ.get("LEVEE_RECORDS", 5_000_000 if full else 60_000))
     kills = int(os.environ.get("LEVEE_KILLS", 30 if full else 6))
+    inside = min(5, kills // 3)
     rng = random.Random(int(os.environ.get("LEVEE_SEED", 7)))
     broker.create("once", PARTITIONS)
     levee = Levee(directory, "--checkpoint-interval-ms", "300")
@@ -70,33 +116,44 @@ def exactly_once(broker, directory, full):
     levee.sql("CREATE MATERIALIZED VIEW per_who AS SELECT who, count(*) AS n, sum(amount) AS s FROM once GROUP BY who")
     levee.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(n) AS n, sum(s) AS s FROM per_who")
     load = Load(broker, "once", records, seed=1)
-    # The load lasts about as long as the kills.
-    load.rate = records / (kills * (5.0 if full else 1.5))
     load.start()
     started = time.monotonic()
-    points = kill_points(kills, rng)
-    confirmed = kill_all(levee, points, rng)
-    if full:
-        # At least five inside of each, while there is load.
-        for inside in (CHECKPOINT, SOURCE):
-            while sum(confirmed[p] for p in inside) < 5 and not load.over.is_set():
-                confirmed += kill_all(levee, [rng.choice(inside)], rng)
+    done, confirmed, wanted = 0, Counter(), deque(kill_points(kills, rng))
+    while wanted:
+        load.allowed = records * (done + 1) // (kills + 1)
+        # Before a share of the records has been written there is little to be killed in.
+        wait("the load", lambda: load.made >= load.allowed * 9 // 10 or load.over.is_set(), 300)
+        point = wanted.popleft()
+        died = kill_at(levee, point, rng)
+        done += 1
+        confirmed[point] += died
+        missing = [points for points in (CHECKPOINT, SOURCE) if sum(confirmed[p] for p in points) < inside]
+        if not wanted and missing and done < 3 * kills:
+            wanted.append(rng.choice(missing[0]))
+    killed_s = time.monotonic() - started
+    load.allowed = records
     load.join()
     if load.error:
         raise load.error
+    counts = [sum(confirmed[p] for p in points) for points in (CHECKPOINT, SOURCE)]
+    assert done >= kills and min(counts) >= inside, f"{done} kills, in checkpoint and source {counts}: too few"
     wait("the source to be read to its end", lambda: levee.source("once")["lag"] == 0, 600)
-    verify(levee, load.log.records, full)
+    read_s = time.monotonic() - started
+    verify(levee, load.written)
     levee.sql("CREATE MATERIALIZED VIEW younger AS SELECT count(*) AS n, sum(id) AS s FROM once")
-    want = [t for t in load.log.records.values() if t != BROKEN]
-    levee.settles("SELECT n, s FROM younger", [(len(want), sum(want))], 600)
+    rows, ids = sum(1 for _ in load.written.good()), sum(load.written.good())
+    levee.settles("SELECT n, s FROM younger", [(rows, ids)], 600)
     levee.stop()
     return {
-        "records": len(load.log.records),
-        "broken": sum(t == BROKEN for t in load.log.records.values()),
-        "kills": kills,
-        "in_checkpoint": sum(confirmed[p] for p in CHECKPOINT),
-        "in_source": sum(confirmed[p] for p in SOURCE),
-        "killed_s": round(time.monotonic() - started),
+        "records": load.written.count(),
+        "rows": rows,
+        "broken": len(load.written.broken()),
+        "kills": done,
+        "in_checkpoint": counts[0],
+        "in_source": counts[1],
+        "inside": {p: n for p, n in sorted(confirmed.items(), key=str) if p},
+        "killed_s": round(killed_s),
+        "read_s": round(read_s),
     }
 
 
@@ -110,27 +167,23 @@ def kill_points(kills, rng):
     return points
 
 
-def kill_all(levee, points, rng):
-    """Restarts the server with each failpoint in turn; answers how often each is confirmed."""
-    confirmed = Counter()
-    for point in points:
+def kill_at(levee, point, rng):
+    """One kill and the life after it; answers whether the failpoint was where the server died."""
+    if point is None:
+        time.sleep(rng.uniform(0.05, 1.0))
         levee.kill()
-        if point is None:
-            levee.start()
-            time.sleep(rng.uniform(0.05, 1.0))
-            continue
-        hits = rng.randrange(1, 60) if point == "source::read" else 1
-        levee.spawn(f"{point}:{hits}")
-        died = died_within(levee, 8)
-        if died and levee.mark.exists():
-            assert levee.mark.read_text() == point
-            confirmed[point] += 1
-    if levee.process.poll() is not None:
         levee.start()
+        return False
+    levee.kill()
+    hits = rng.randrange(1, 40) if point == "source::read" else 1
+    levee.spawn(f"{point}:{hits}")
+    died = died_within(levee, 10) and levee.mark.exists()
+    if died:
+        assert levee.mark.read_text() == point
     else:
         levee.kill()
-        levee.start()
-    return confirmed
+    levee.start()
+    return died
 
 
 def died_within(levee, seconds):
@@ -142,26 +195,36 @@ def died_within(levee, seconds):
     return False
 
 
-def verify(levee, records, full):
+def verify(levee, written):
     """Compares what views hold with what was produced."""
-    good = {place: tag for place, tag in records.items() if tag != BROKEN}
-    broken = {place for place, tag in records.items() if tag == BROKEN}
-    levee.settles("SELECT count(*) FROM seen", [(len(good),)], 600)
-    with levee.connect() as connection, connection.transaction(), connection.cursor("seen") as cursor:
-        cursor.itersize = 50_000
-        cursor.execute("SELECT p, o, id FROM seen")
-        seen = 0
-        for p, o, n in cursor:
-            seen += 1
-            if good.pop((p, o), None) != n:
-                raise AssertionError(f"partition {p}, offset {o} holds {n}: not produced, or seen twice")
-    assert not good, f"{len(good)} records were not seen, such as {next(iter(good.items()))}"
+    rows = sum(1 for _ in written.good())
+    levee.settles("SELECT count(*) FROM seen", [(rows,)], 600)
+    unseen = [array("q", tags) for tags in written.tags]
+    with levee.connect() as connection, connection.cursor() as cursor:
+        connection.execute("SET statement_timeout = '10min'")
+        with cursor.copy("COPY (SELECT p, o, id FROM seen) TO STDOUT") as copy:
+            for row in lines(copy):
+                p, o, n = map(int, row.split(b"\t"))
+                if unseen[p][o] != n or n < 0:
+                    raise AssertionError(f"partition {p}, offset {o} holds {n}: not produced, or seen twice")
+                unseen[p][o] = NOTHING
+    left = [(p, o) for p, tags in enumerate(unseen) for o, tag in enumerate(tags) if tag >= 0]
+    assert not left, f"{len(left)} records were not seen, such as partition and offset {left[0]}"
     letters = levee.sql('SELECT partition, "offset" FROM levee_catalog.dead_letters')
-    found = Counter((int(p), o) for p, o in letters)
+    found, broken = Counter((int(p), o) for p, o in letters), written.broken()
     assert set(found) == broken, f"{len(found)} dead letters, {len(broken)} broken records"
     assert max(found.values(), default=1) == 1, "a dead letter is doubled"
-    amounts = [t % 10_000 for t in records.values() if t != BROKEN]
-    assert levee.sql("SELECT n, s FROM total") == [(len(amounts), sum(amounts))]
+    amounts = sum(tag % 10_000 for tag in written.good())
+    assert levee.sql("SELECT n, s FROM total") == [(rows, amounts)]
+
+
+def lines(copy):
+    """Lines of COPY's text, however it is cut."""
+    rest = b""
+    for data in copy:
+        *whole, rest = (rest + bytes(data)).split(b"\n")
+        yield from whole
+    assert not rest
 
 
 CASES = [exactly_once]
