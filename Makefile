@@ -68,6 +68,7 @@ test-property: setup ## a longer property run: LEVEE_SEED, LEVEE_CASES
 # Kafka's part needs a JDK and Maven; tools/kafka.sh fetches the broker.
 test-sinks: test-binary ## sinks to files, PostgreSQL and Kafka, exactly once under a few kills; FLAGS='--targets file --kills 3'
 	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/sinks/run.py --kills 6 --targets file,postgres $(FLAGS)
+	$(ENV) "$$LEVEE_CACHE/venv/bin/python" -B sql-tests/sinks/encrypted.py
 
 test-sinks-full: setup test-binary ## the same with 20 kills, Kafka among the targets
 	$(ENV) tools/kafka.sh fetch

@@ -70,6 +70,9 @@ pub struct SourceDef {
     pub includes: BTreeMap<usize, Include>,
     /// Primary key, columns in key order; needed by upsert and Debezium.
     pub key: Vec<usize>,
+    /// Grows whenever ALTER changes how records are decoded, or replays dead letters. Every range of the source says under which revision
+    /// it was cut, and is decoded as that one says, whenever it is read.
+    pub revision: u32,
 }
 
 /// How a source's records change rows, or how a sink's rows become records.
@@ -222,7 +225,7 @@ pub struct CatalogObject {
     pub kind: ObjectKind,
     /// Objects that it reads directly, plain views included.
     pub depends_on: Vec<ObjectId>,
-    /// The statement that made it.
+    /// The statement that made it, without passwords.
     pub definition: String,
     /// The relations that the query's text names, of a view, materialized view or sink.
     pub references: Vec<Reference>,

@@ -31,6 +31,7 @@ fn source(encode: Encoding) -> SourceDef {
         encode_options: BTreeMap::new(),
         includes: BTreeMap::new(),
         key: Vec::new(),
+        revision: 0,
     }
 }
 

@@ -66,6 +66,12 @@ pub const SETTINGS: &[Setting] = &[
         help: "Time between checkpoints while there is change.",
     },
     Setting {
+        name: "backlog_limit",
+        value: "BYTES",
+        default: "10GB",
+        help: "What a job that stands still (a sink whose target is out, a paused view) may make the log and its inputs keep; past it the job is given up.",
+    },
+    Setting {
         name: "connections_max",
         value: "N",
         default: "200",
@@ -102,6 +108,8 @@ pub struct Config {
     pub parallelism: usize,
     /// `checkpoint_interval_ms`.
     pub checkpoint_interval_ms: u64,
+    /// `backlog_limit`.
+    pub backlog_limit: usize,
     /// `connections_max`.
     pub connections_max: usize,
     /// `message_bytes_max`.
@@ -211,6 +219,10 @@ impl Config {
             },
             parallelism: number("parallelism", given("parallelism"), cores)?,
             checkpoint_interval_ms: number("checkpoint_interval_ms", given("checkpoint_interval_ms"), 1000)?,
+            backlog_limit: match given("backlog_limit") {
+                Some(v) => bytes("backlog_limit", &v)?,
+                None => 10 << 30,
+            },
             connections_max: number("connections_max", given("connections_max"), 200)?,
             message_bytes_max: match given("message_bytes_max") {
                 Some(v) => bytes("message_bytes_max", &v)?,
@@ -254,6 +266,7 @@ impl Config {
             ("memory_limit", self.memory_limit.to_string()),
             ("parallelism", self.parallelism.to_string()),
             ("checkpoint_interval_ms", self.checkpoint_interval_ms.to_string()),
+            ("backlog_limit", self.backlog_limit.to_string()),
             ("connections_max", self.connections_max.to_string()),
             ("message_bytes_max", self.message_bytes_max.to_string()),
             ("trust_remote", self.trust_remote.to_string()),

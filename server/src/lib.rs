@@ -118,6 +118,7 @@ async fn serve_until_stopped(config: Config, queries: tokio::runtime::Handle) ->
         memory_limit: config.memory_limit,
         parallelism: config.parallelism,
         checkpoint_interval_ms: config.checkpoint_interval_ms,
+        backlog_limit: config.backlog_limit as u64,
     };
     let engine = tokio::task::spawn_blocking(move || Engine::open(engine_config)).await??;
     engine.drop_temporary(None).await?;

@@ -80,6 +80,7 @@ impl Db {
             memory_limit: memory_limit(),
             parallelism,
             checkpoint_interval_ms,
+            backlog_limit: levee_runtime::coordinator::BACKLOG_LIMIT,
         };
         Self::open(fs, config, dir)
     }

@@ -9,6 +9,7 @@
 )]
 
 mod system {
+    mod backlog;
     mod bad_input;
     mod blast;
     mod blocks;
@@ -19,6 +20,7 @@ mod system {
     mod layers;
     mod power;
     mod property;
+    mod replays;
     mod scripts;
     mod timers;
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Reader;
+use crate::catalog::Encoding;
 use crate::{PlanError, Result};
 
 /// What a number for a timestamp counts, from 1970 on.
@@ -18,11 +19,30 @@ pub enum NumberUnit {
     Nanosecond,
 }
 
+/// `invalid.values`: whether a value that is none of its column's type is NULL; otherwise its record fails. Keys and columns that are NOT
+/// NULL fail either way.
+const INVALID: &str = "invalid.values";
+
+fn null_for_invalid(reader: &Reader<'_>) -> Result<bool> {
+    Ok(reader.word(INVALID, &["error", "null"])? == Some(1))
+}
+
+/// Options that ALTER … SET may change: they say what a record's fields mean, not where a record ends.
+pub fn changeable(encode: Encoding) -> &'static [&'static str] {
+    match encode {
+        Encoding::Json => &["timestamp.unit", INVALID],
+        Encoding::Csv => &["delimiter", "null", INVALID],
+        Encoding::Parquet | Encoding::Native => &[],
+    }
+}
+
 /// Options of ENCODE JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JsonOptions {
     /// `timestamp.unit`: how a number for a timestamp is read; without it, such a record fails.
     pub timestamp_unit: Option<NumberUnit>,
+    /// `invalid.values`.
+    pub null_for_invalid: bool,
 }
 
 impl JsonOptions {
@@ -31,7 +51,7 @@ impl JsonOptions {
     /// # Errors
     /// 22023 for an unknown or malformed option.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self> {
-        const KNOWN: [&str; 1] = ["timestamp.unit"];
+        const KNOWN: [&str; 2] = ["timestamp.unit", INVALID];
         let reader = Reader::new("ENCODE JSON", options);
         reader.only(&KNOWN, |k| KNOWN.contains(&k))?;
         let unit = reader.word("timestamp.unit", &["s", "ms", "us", "ns"])?;
@@ -43,6 +63,7 @@ impl JsonOptions {
         ];
         Ok(Self {
             timestamp_unit: unit.and_then(|u| units.get(u).copied()),
+            null_for_invalid: null_for_invalid(&reader)?,
         })
     }
 }
@@ -60,6 +81,8 @@ pub struct CsvOptions {
     pub escape: u8,
     /// `null`: an unquoted field of this text is NULL; empty if not given.
     pub null: String,
+    /// `invalid.values`.
+    pub null_for_invalid: bool,
 }
 
 impl CsvOptions {
@@ -68,7 +91,15 @@ impl CsvOptions {
     /// # Errors
     /// 22023 for an unknown or malformed option, or marks that contradict each other.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self> {
-        const KNOWN: [&str; 6] = ["header", "without_header", "delimiter", "quote", "escape", "null"];
+        const KNOWN: [&str; 7] = [
+            "header",
+            "without_header",
+            "delimiter",
+            "quote",
+            "escape",
+            "null",
+            INVALID,
+        ];
         let reader = Reader::new("ENCODE CSV", options);
         reader.only(&KNOWN, |k| KNOWN.contains(&k))?;
         let without = reader.boolean("without_header")?;
@@ -101,6 +132,7 @@ impl CsvOptions {
             quote,
             escape,
             null,
+            null_for_invalid: null_for_invalid(&reader)?,
         })
     }
 }

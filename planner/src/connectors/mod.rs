@@ -10,6 +10,7 @@ pub mod file;
 pub mod kafka;
 pub mod nexmark;
 mod options;
+pub mod secrets;
 #[cfg(test)]
 mod tests;
 

@@ -355,7 +355,7 @@ pub(super) fn with_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<
 }
 
 /// `(key = value, …)`.
-fn parenthesized_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
+pub(super) fn parenthesized_options(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Options> {
     let mut options = Options::new();
     if !p.consume_token(&Token::LParen) {
         return Err(cx.error_here(p));

@@ -182,7 +182,7 @@ impl NewName {
     pub fn object(&self, kind: crate::catalog::ObjectKind, text: &str) -> CatalogObject {
         CatalogObject {
             namespace: self.namespace,
-            definition: text.to_owned(),
+            definition: crate::connectors::secrets::masked(text, &kind),
             ..CatalogObject::new(self.id, self.name.clone(), kind)
         }
     }

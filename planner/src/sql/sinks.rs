@@ -41,7 +41,7 @@ const FILE: [&str; 6] = [
     "s3.access_key",
     "s3.secret_key",
 ];
-const POSTGRES: [&str; 9] = [
+const POSTGRES: [&str; 10] = [
     "host",
     "port",
     "user",
@@ -51,6 +51,7 @@ const POSTGRES: [&str; 9] = [
     "table.name",
     "schema.name",
     "sslmode",
+    "sslrootcert",
 ];
 const KAFKA: [&str; 3] = ["properties.bootstrap.server", "topic", "delivery"];
 
@@ -155,15 +156,6 @@ fn check_postgres(options: &Options) -> Result<()> {
         return Err(bad("option \"host\" of connector postgres is missing").hint(
             "Give host, port, user, password and dbname, or jdbc.url = 'jdbc:postgresql://host:port/database'.",
         ));
-    }
-    if let Some(mode) = options
-        .get("sslmode")
-        .filter(|m| !matches!(m.as_str(), "disable" | "allow" | "prefer"))
-    {
-        return Err(
-            PlanError::unsupported(format!("sslmode = '{mode}' of a postgres sink is not supported"))
-                .hint("Connections to a sink's target are not encrypted: use sslmode = 'disable' over a trusted network or a tunnel."),
-        );
     }
     Ok(())
 }

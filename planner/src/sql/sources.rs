@@ -168,6 +168,7 @@ fn source_def(
         encode_options,
         includes,
         key,
+        revision: 0,
     };
     connectors::check(&def)?;
     Ok(def)

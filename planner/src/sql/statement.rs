@@ -147,6 +147,9 @@ impl Binder {
             ExtStatement::Deallocate(name) => Statement::Deallocate(name.clone()),
             ExtStatement::Discard(what) => Statement::Discard(what),
             ExtStatement::Flush => Statement::Flush,
+            ExtStatement::Job(super::jobs::JobStatement::SetOptions { kind, name, options }) => {
+                Statement::Alter(self.set_options(kind, name, options)?)
+            }
             ExtStatement::Job(j) => Statement::Job(self.job(j)?),
             ExtStatement::NoOp(tag) => Statement::NoOp {
                 tag,

@@ -135,6 +135,7 @@ fn keyed_source(catalog: &mut Catalog, name: &str, fields: Vec<Field>, key: Vec<
             encode_options: Default::default(),
             includes: Default::default(),
             key,
+            revision: 0,
         }),
     );
 }
@@ -153,6 +154,7 @@ fn source(catalog: &mut Catalog, name: &str, fields: Vec<Field>) {
             encode_options: Default::default(),
             includes: Default::default(),
             key: Vec::new(),
+            revision: 0,
         }),
     );
 }

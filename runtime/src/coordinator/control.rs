@@ -51,6 +51,8 @@ pub enum Event {
         record: Arc<EpochRecord>,
         /// Its place in the log.
         seq: u64,
+        /// Bytes that it takes there.
+        bytes: u64,
     },
     /// A cut of source ranges could not be made durable.
     CutFailed,
@@ -246,7 +248,7 @@ impl Control {
 
     pub(super) fn handle(&mut self, event: Event) {
         match event {
-            Event::Epoch { record, seq } => self.on_epoch(&record, seq),
+            Event::Epoch { record, seq, bytes } => self.on_epoch(&record, seq, bytes),
             Event::CutFailed => {
                 self.cut_pending = false;
                 self.cut_after = Some(Instant::now() + LOG_RETRY);
@@ -326,13 +328,13 @@ impl Control {
     }
 
     /// Folds one barrier in. Also used to replay the log.
-    pub(super) fn on_epoch(&mut self, record: &EpochRecord, seq: u64) {
+    pub(super) fn on_epoch(&mut self, record: &EpochRecord, seq: u64, bytes: u64) {
         self.wake_for(record);
         self.wake_timers(record);
         self.cut = record.epoch;
         self.shared.clock_epoch.store(record.epoch, Ordering::Release);
         self.work.moved = true;
-        self.timeline.push(record.epoch, record.timestamp_us, seq);
+        self.timeline.push(record.epoch, record.timestamp_us, seq, bytes);
         let rows = record.writes.iter().map(|(_, d)| d.num_rows()).sum();
         self.shared
             .note_epoch(record.epoch, record.timestamp_us, record.writes.len(), rows);
@@ -350,7 +352,7 @@ impl Control {
             let behind = self.regions.get(table).is_some_and(|r| r.submitted() < record.epoch);
             if behind {
                 if *table == DEAD_LETTERS {
-                    self.letters_durable(delta);
+                    self.letters_durable(delta, record.ops.is_empty());
                 }
                 let queue = self.table_writes.entry(*table).or_default();
                 match queue.back_mut() {
@@ -383,6 +385,8 @@ impl Control {
         for (table, _) in &record.writes {
             self.work.ready.insert(*table);
         }
+        // What is being built does not rest, and may have nothing under way: it passes epochs that bring it nothing, too.
+        self.work.ready.extend(&self.work.hidden);
         for (source, _) in &record.ranges {
             let readers: Vec<ObjectId> = self.work.readers(*source).collect();
             self.work.ready.extend(readers);

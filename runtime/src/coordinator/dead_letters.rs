@@ -6,14 +6,14 @@
 //! ```
 //!
 //! A letter is told before any row of its chunk is handed out, so it reaches the coordinator before the end of the step that read the chunk.
-//! The same letters are told again at every reading; the table's key (source, partition, offset) keeps them once. The table is an
-//! ordinary one, with an id below the users' objects': it is checkpointed, spilled and read like any other.
+//! The same letters are told again at every reading; the table's key (source, partition, offset) keeps them once. A letter that was replayed
+//! stays, marked with the replay's number (see `replays.rs`), and is shown no more. The table is an ordinary one, with an id below the users' objects': it is checkpointed, spilled and read like any other.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int64Array, RecordBatch, StringArray,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray,
     TimestampMicrosecondArray,
 };
 use arrow::compute::filter_record_batch;
@@ -31,7 +31,29 @@ use crate::{Delta, Result};
 pub const DEAD_LETTERS: ObjectId = ObjectId(16_000);
 
 /// Columns of the key: source id, partition, offset.
-const KEY: [usize; 3] = [0, 2, 3];
+pub(super) const KEY: [usize; 3] = [0, 2, 3];
+
+/// Columns by number.
+pub(super) mod column {
+    pub const SOURCE_ID: usize = 0;
+    pub const PARTITION: usize = 2;
+    pub const OFFSET: usize = 3;
+    pub const REASON: usize = 4;
+    pub const BYTES: usize = 5;
+    pub const KEY: usize = 6;
+    pub const TIMESTAMP: usize = 7;
+    /// The split's number.
+    pub const SPLIT: usize = 8;
+    /// Packed.
+    pub const HEADERS: usize = 9;
+    /// Number of the replay that made it a row.
+    pub const REPLAY: usize = 10;
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Columns that are shown: the first ones.
+const SHOWN: usize = 8;
 
 /// Columns of the table.
 pub fn schema() -> SchemaRef {
@@ -45,6 +67,9 @@ pub fn schema() -> SchemaRef {
         Field::new("bytes", DataType::Binary, true),
         Field::new("key", DataType::Binary, true),
         Field::new("timestamp", time, true),
+        Field::new("split", DataType::Int32, false),
+        Field::new("headers", DataType::Binary, true),
+        Field::new("replay", DataType::Int64, true),
     ]))
 }
 
@@ -72,7 +97,9 @@ impl Engine {
         let read = || -> Result<Vec<StatusRow>> {
             let mut rows = Vec::new();
             for batch in relation.snapshot(relation.frontier())?.rows()? {
-                rows.extend((0..batch.num_rows()).map(|row| status_row(&batch, row)));
+                let replayed = batch.column(column::REPLAY);
+                let open = (0..batch.num_rows()).filter(|row| replayed.is_null(*row));
+                rows.extend(open.map(|row| status_row(&batch, row)));
             }
             Ok(rows)
         };
@@ -84,7 +111,7 @@ impl Engine {
 }
 
 fn status_row(batch: &RecordBatch, row: usize) -> StatusRow {
-    let columns = batch.columns().iter();
+    let columns = batch.columns().iter().take(SHOWN);
     let value = |column: &ArrayRef| -> Option<String> {
         if column.is_null(row) {
             return None;
@@ -96,7 +123,7 @@ fn status_row(batch: &RecordBatch, row: usize) -> StatusRow {
                 let mut text = String::with_capacity(2 + 2 * bytes.len());
                 text.push_str("\\x");
                 for byte in bytes {
-                    text.push_str(&format!("{byte:02x}"));
+                    text.extend([byte >> 4, byte & 15].map(|digit| char::from(HEX[usize::from(digit)])));
                 }
                 text
             }
@@ -119,11 +146,28 @@ pub struct LetterBook {
     under_way: HashSet<(u32, u32, u64)>,
     /// Batches that the log did not take.
     failed: Vec<Delta>,
-    /// Letters per source.
+    /// Letters per source that are shown.
     pub counts: BTreeMap<ObjectId, u64>,
+    /// All that the table holds of each, replayed ones too.
+    held: BTreeMap<ObjectId, u64>,
 }
 
 impl LetterBook {
+    /// Takes rows of the table into the counts.
+    fn count(&mut self, batch: &RecordBatch, diff: impl Fn(usize) -> i64) {
+        let ids = batch.column(column::SOURCE_ID).as_primitive::<Int64Type>();
+        let replayed = batch.column(column::REPLAY);
+        for (row, id) in ids.values().iter().enumerate() {
+            let id = ObjectId(*id as u32);
+            let held = self.held.entry(id).or_default();
+            *held = held.saturating_add_signed(diff(row));
+            if replayed.is_null(row) {
+                let shown = self.counts.entry(id).or_default();
+                *shown = shown.saturating_add_signed(diff(row));
+            }
+        }
+    }
+
     /// A step has been frozen: what was told before it belongs to its checkpoint.
     pub fn step_frozen(&mut self) {
         self.needed = self.sent;
@@ -199,14 +243,10 @@ impl Control {
         }
     }
 
-    /// An epoch brought these changes of the table.
-    pub(super) fn letters_durable(&mut self, delta: &Delta) {
-        let ids = delta.batch.column(0).as_primitive::<Int64Type>();
-        for (i, id) in ids.values().iter().enumerate() {
-            let count = self.letters.counts.entry(ObjectId(*id as u32)).or_default();
-            *count = count.saturating_add_signed(delta.diff(i));
-        }
-        if self.recovering {
+    /// An epoch brought these changes of the table; `told`: they are letters that readers told of, not a replay.
+    pub(super) fn letters_durable(&mut self, delta: &Delta, told: bool) {
+        self.letters.count(&delta.batch, |row| delta.diff(row));
+        if self.recovering || !told {
             return;
         }
         self.letters.durable += 1;
@@ -237,16 +277,15 @@ impl Control {
             return Ok(());
         };
         for batch in relation.snapshot(relation.frontier())?.rows()? {
-            for id in batch.column(0).as_primitive::<Int64Type>().values() {
-                *self.letters.counts.entry(ObjectId(*id as u32)).or_default() += 1;
-            }
+            self.letters.count(&batch, |_| 1);
         }
         Ok(())
     }
 
     /// A source is gone, and its letters go with it.
     pub(super) fn forget_letters(&mut self, id: ObjectId) {
-        if self.recovering || self.letters.counts.remove(&id).unwrap_or(0) == 0 {
+        self.letters.counts.remove(&id);
+        if self.recovering || self.letters.held.remove(&id).unwrap_or(0) == 0 {
             return;
         }
         if let Err(error) = self.try_forget_letters(id) {
@@ -288,6 +327,14 @@ fn rows(id: ObjectId, name: &str, partitions: &[String], letters: &[DeadLetter])
         Arc::new(letters.iter().map(|l| l.value.as_deref()).collect::<BinaryArray>()),
         Arc::new(letters.iter().map(|l| l.key.as_deref()).collect::<BinaryArray>()),
         Arc::new(times.with_timezone("UTC")),
+        Arc::new(letters.iter().map(|l| l.split.cast_signed()).collect::<Int32Array>()),
+        Arc::new(
+            letters
+                .iter()
+                .map(|l| (!l.headers.is_empty()).then_some(l.headers.as_slice()))
+                .collect::<BinaryArray>(),
+        ),
+        Arc::new(Int64Array::new_null(n)),
     ];
     Ok(RecordBatch::try_new(schema(), columns)?)
 }

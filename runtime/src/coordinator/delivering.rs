@@ -4,6 +4,7 @@
 //! after a restart without one, other epochs would be chosen, and rows already delivered could not be told from others.
 
 use levee_planner::catalog::{CatalogObject, ObjectKind, SinkDef};
+use levee_planner::job::JobState;
 use levee_planner::plan::ObjectId;
 use rand::TryRngCore;
 
@@ -15,6 +16,8 @@ use crate::sinks::delivery::{DeliverySpec, Outcome};
 use crate::sinks::{Delivery, Journal, Marker};
 use crate::{Result, RuntimeError};
 
+/// Columns of `levee_catalog.sinks`.
+const SINK_COLUMNS: usize = 10;
 /// A sink gathers at most this part of the memory budget.
 const GATHER_SHARE: usize = 32;
 
@@ -86,6 +89,16 @@ impl Control {
         Delivery::start(spec, Box::new(outcome))
     }
 
+    /// A sink that was given up in an earlier life is dropped: nobody else would remove its journal.
+    pub(super) fn forget_journal(&self, id: ObjectId) {
+        let path = self.shared.config.data_dir.join("sinks").join(id.to_string());
+        match Journal::open(std::sync::Arc::clone(&self.shared.fs), &path) {
+            Ok(mut journal) if !journal.is_fresh() => journal.remove(),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a dropped sink's journal stays"),
+        }
+    }
+
     /// Hands a sink's step to its delivery; other regions' steps come back at once.
     pub(super) fn deliver(&mut self, id: ObjectId, result: Box<StepResult>) -> Option<Box<StepResult>> {
         let region = self.regions.get(&id).filter(|r| r.failed.is_none())?;
@@ -135,7 +148,27 @@ impl Control {
 
     /// Rows of `levee_catalog.sinks`.
     pub(super) fn sink_rows(&self) -> Vec<StatusRow> {
-        self.regions.values().filter_map(|r| self.sink_row(r)).collect()
+        let given_up = self.catalog.objects().filter(|o| !self.regions.contains_key(&o.id));
+        let given_up = given_up.filter_map(|o| {
+            let (ObjectKind::Sink(def), JobState::Failed(reason)) = (&o.kind, self.catalog.job(o.id)) else {
+                return None;
+            };
+            let (id, name, connector) = (o.id.to_string(), o.name.clone(), def.connector.clone());
+            let mut row = vec![
+                Some(id),
+                Some(name),
+                Some(connector),
+                Some("failed".to_owned()),
+                Some(reason.clone()),
+            ];
+            row.resize(SINK_COLUMNS, None);
+            Some(row)
+        });
+        self.regions
+            .values()
+            .filter_map(|r| self.sink_row(r))
+            .chain(given_up)
+            .collect()
     }
 
     fn sink_row(&self, region: &RegionCtl) -> Option<StatusRow> {

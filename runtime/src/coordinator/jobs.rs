@@ -80,6 +80,7 @@ impl Control {
     /// Lets go of a failed view's state and of everything that it holds in others.
     fn detach(&mut self, id: ObjectId, reason: &str) {
         self.mark_failed(id, reason.to_owned());
+        self.paused_sources.remove(&id);
         if let Some(region) = self.regions.get_mut(&id) {
             region.dataflow = None;
             region.relation = None;
@@ -123,7 +124,7 @@ impl Control {
         self.show_standing();
     }
 
-    fn mark_failed(&mut self, id: ObjectId, reason: String) {
+    pub(super) fn mark_failed(&mut self, id: ObjectId, reason: String) {
         let Some(region) = self.regions.get_mut(&id) else {
             return;
         };
@@ -146,7 +147,7 @@ impl Control {
         self.work.foldable.extend(inputs.filter(|i| self.work.runs.contains(i)));
     }
 
-    fn log_failures(&self, ops: Vec<CatalogOp>) {
+    pub(super) fn log_failures(&self, ops: Vec<CatalogOp>) {
         let (reply, _nobody) = oneshot::channel();
         let request = DdlRequest {
             ops,

@@ -10,6 +10,7 @@
 //! Each box is one thread with one queue. [`Engine`] is what the server talks to.
 
 mod backfill;
+mod backlog;
 mod building;
 mod changes;
 mod checkpointer;
@@ -25,6 +26,7 @@ mod reader;
 mod record;
 mod recovery;
 mod region;
+mod replays;
 mod sequencer;
 mod sequences;
 mod shared;
@@ -60,6 +62,7 @@ pub use clock::{Clock, SystemClock};
 pub use lifecycle::CreateMode;
 pub use locks::{LockManager, LockMode, LockOwner, LockTag, Patience};
 pub use record::{decode_delta, encode_delta};
+pub use replays::Replayed;
 
 use crate::dataflow::executor::Executor;
 use crate::memory::{Governor, Share};
@@ -88,7 +91,12 @@ pub struct EngineConfig {
     pub parallelism: usize,
     /// Time between checkpoints while there is change.
     pub checkpoint_interval_ms: u64,
+    /// Bytes that a job which stands still may make others keep.
+    pub backlog_limit: u64,
 }
+
+/// [`EngineConfig::backlog_limit`] where nobody says otherwise.
+pub const BACKLOG_LIMIT: u64 = 10 << 30;
 
 /// A transaction's writes.
 #[derive(Debug, Clone)]

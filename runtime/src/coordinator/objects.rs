@@ -37,6 +37,7 @@ impl Control {
             CatalogOp::Drop(id) => self.remove_object(*id),
             CatalogOp::SetJob(id, state) => self.set_job(*id, before.job(*id), state, record),
             CatalogOp::Replace(object) => {
+                self.redefine_source(object);
                 if let Some(region) = self.regions.get_mut(&object.id) {
                     region.name.clone_from(&object.name);
                     let shown = region
@@ -62,6 +63,8 @@ impl Control {
             if let Some(delivery) = region.delivery {
                 delivery.release();
             }
+        } else if !self.recovering {
+            self.forget_journal(id);
         }
         if let Some(source) = self.sources.remove(&id) {
             source.driver.stop();

@@ -35,7 +35,7 @@ pub struct EpochRecord {
     pub ops: Vec<CatalogOp>,
     /// Splits of sources: the first ones of a source that `ops` create, or newly found ones.
     pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
-    /// Ranges read from sources.
+    /// Ranges read from sources; with `ops`, a replay of dead letters.
     pub ranges: Vec<(ObjectId, Vec<SplitRange>)>,
     /// Changes of tables; one consolidated delta per transaction and table.
     pub writes: Vec<(ObjectId, Delta)>,
@@ -55,7 +55,7 @@ struct Header {
 impl EpochRecord {
     /// Whether it is (also) the answer to the coordinator's request to cut sources.
     pub fn is_cut(&self) -> bool {
-        !self.ranges.is_empty() || self.ops.is_empty() && !self.splits.is_empty()
+        self.ops.is_empty() && !(self.ranges.is_empty() && self.splits.is_empty())
     }
 
     /// Bytes for the log.

@@ -158,6 +158,7 @@ pub fn restore(control: &mut Control, store: &CheckpointStore, found: &mut Found
         payload.epoch,
         payload.timestamp_us,
         found.manifest.log_seq.saturating_sub(1),
+        0,
     );
     let subscribers = subscribers(&payload.catalog);
     let chosen = choose_versions(&found.manifest.regions, &subscribers);
@@ -282,7 +283,7 @@ pub fn replay(control: &mut Control, log: &Log, found: &Found) -> Result<(u64, i
         }
         let epoch = EpochRecord::decode(&record.payload)?;
         newest = (newest.0.max(epoch.epoch), newest.1.max(epoch.timestamp_us));
-        control.on_epoch(&epoch, record.seq);
+        control.on_epoch(&epoch, record.seq, record.payload.len() as u64);
         epochs += 1;
     }
     control.cut = newest.0;

@@ -399,18 +399,44 @@ pub fn common_boundary(relations: &[Arc<Relation>]) -> u64 {
 /// Epochs with their timestamps and log positions, as far back as anything may need them.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    entries: BTreeMap<u64, (i64, u64)>,
+    entries: BTreeMap<u64, Entry>,
+    /// Bytes of the log, all entries together that there ever were.
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    timestamp_us: i64,
+    seq: u64,
+    /// Bytes of the log through this epoch.
+    bytes: u64,
 }
 
 impl Timeline {
-    /// Adds an epoch.
-    pub fn push(&mut self, epoch: u64, timestamp_us: i64, seq: u64) {
-        self.entries.insert(epoch, (timestamp_us, seq));
+    /// Adds an epoch, whose record takes `bytes` of the log.
+    pub fn push(&mut self, epoch: u64, timestamp_us: i64, seq: u64, bytes: u64) {
+        self.bytes += bytes;
+        let entry = Entry {
+            timestamp_us,
+            seq,
+            bytes: self.bytes,
+        };
+        self.entries.insert(epoch, entry);
+    }
+
+    /// Bytes of the log after an epoch, as far back as the timeline goes.
+    pub fn bytes_after(&self, epoch: u64) -> u64 {
+        let through = self.entries.range(..=epoch).next_back();
+        let oldest = || self.entries.values().next().map_or(self.bytes, |e| e.bytes);
+        self.bytes - through.map_or_else(oldest, |(_, e)| e.bytes)
     }
 
     /// The timestamp of the newest epoch ≤ `epoch`.
     pub fn timestamp_us(&self, epoch: u64) -> i64 {
-        self.entries.range(..=epoch).next_back().map_or(0, |(_, (t, _))| *t)
+        self.entries
+            .range(..=epoch)
+            .next_back()
+            .map_or(0, |(_, e)| e.timestamp_us)
     }
 
     /// The first epoch after `epoch`, up to `limit`, at or after a moment.
@@ -418,13 +444,13 @@ impl Timeline {
         let later = self.entries.range(epoch + 1..limit.max(epoch) + 1);
         later
             .into_iter()
-            .find(|(_, (t, _))| *t >= timestamp_us)
+            .find(|(_, e)| e.timestamp_us >= timestamp_us)
             .map(|(e, _)| *e)
     }
 
     /// Log positions of all epochs held.
     pub fn seqs(&self) -> BTreeMap<u64, u64> {
-        self.entries.iter().map(|(e, (_, s))| (*e, *s)).collect()
+        self.entries.iter().map(|(epoch, e)| (*epoch, e.seq)).collect()
     }
 
     /// Forgets epochs before `epoch`, but not the last one.

@@ -28,6 +28,7 @@ use super::control::Event;
 use super::dead_letters::DEAD_LETTERS;
 use super::record::{EPOCH_KIND, EpochRecord};
 use super::shared::Shared;
+use super::sources::source_def;
 use crate::sources::{SplitInfo, SplitRange};
 use crate::{Delta, Result, RuntimeError};
 
@@ -59,6 +60,8 @@ pub struct DdlRequest {
     pub ops: Vec<CatalogOp>,
     /// First splits of the sources among them.
     pub splits: Vec<(ObjectId, Vec<SplitInfo>)>,
+    /// Replays of dead letters.
+    pub ranges: Vec<(ObjectId, Vec<SplitRange>)>,
     /// First rows of the relations among them, consolidated.
     pub writes: Vec<(ObjectId, Delta)>,
     /// The sequence whose state changes, as it was read: definition and state must still be current.
@@ -82,6 +85,16 @@ impl SourceCut {
     /// Nothing is taken.
     pub fn is_empty(&self) -> bool {
         self.splits.is_empty() && self.ranges.is_empty() && self.letters.is_empty()
+    }
+
+    /// Leaves out ranges that were cut before ALTER changed their source: they would be decoded in the old way behind the change, and
+    /// stand behind a replay though they came before it. Answers whether there were some.
+    fn drop_stale(&mut self, catalog: &Catalog) -> bool {
+        let current = |id: ObjectId| catalog.get(id).and_then(source_def).map(|def| def.revision);
+        let before = self.ranges.len();
+        self.ranges
+            .retain(|(id, ranges)| ranges.iter().all(|r| Some(r.revision) == current(*id)));
+        self.ranges.len() < before
     }
 
     fn append(&mut self, other: Self) {
@@ -162,7 +175,11 @@ impl Sequencer {
     }
 
     /// `tick`: also without changes.
-    fn write_epoch(&mut self, commits: Vec<Commit>, cut: SourceCut, tick: bool) {
+    fn write_epoch(&mut self, commits: Vec<Commit>, mut cut: SourceCut, tick: bool) {
+        let catalog = Arc::clone(&self.catalog.read());
+        if cut.drop_stale(&catalog) && cut.ranges.is_empty() && cut.splits.is_empty() {
+            send(&self.events, Event::CutFailed);
+        }
         if commits.is_empty() && cut.is_empty() && !tick {
             return;
         }
@@ -170,7 +187,6 @@ impl Sequencer {
         let mut accepted = Vec::with_capacity(commits.len());
         let mut keys: HashMap<u128, u64> = HashMap::new();
         let mut writes = Vec::new();
-        let catalog = Arc::clone(&self.catalog.read());
         for commit in commits {
             if let Some((gone, _)) = commit.writes.iter().find(|(id, _)| catalog.get(*id).is_none()) {
                 answer(commit.reply, Err(RuntimeError::NoObject(*gone)));
@@ -202,7 +218,7 @@ impl Sequencer {
             writes,
             ..EpochRecord::default()
         }) {
-            Ok((record, seq)) => {
+            Ok((record, seq, bytes)) => {
                 self.shared.window.enter(keys.into_keys(), record.epoch);
                 self.table_writes
                     .extend(record.writes.iter().map(|(id, _)| (*id, epoch)));
@@ -212,6 +228,7 @@ impl Sequencer {
                     Event::Epoch {
                         record: Arc::new(record),
                         seq,
+                        bytes,
                     },
                 );
                 for reply in accepted {
@@ -256,10 +273,11 @@ impl Sequencer {
             .append(EpochRecord {
                 ops: request.ops,
                 splits: request.splits,
+                ranges: request.ranges,
                 writes: request.writes,
                 ..EpochRecord::default()
             })
-            .map(|(record, seq)| {
+            .map(|(record, seq, bytes)| {
                 fail::fail_point!("ddl::apply");
                 let mut catalog = Catalog::clone(&current);
                 for op in &record.ops {
@@ -272,6 +290,7 @@ impl Sequencer {
                     Event::Epoch {
                         record: Arc::new(record),
                         seq,
+                        bytes,
                     },
                 );
                 epoch
@@ -303,7 +322,7 @@ impl Sequencer {
         self.ddl(request, reply);
     }
 
-    fn append(&mut self, mut record: EpochRecord) -> Result<(EpochRecord, u64)> {
+    fn append(&mut self, mut record: EpochRecord) -> Result<(EpochRecord, u64, u64)> {
         record.epoch = self.epoch + 1;
         record.timestamp_us = self.clock.now_us().max(self.timestamp_us + 1);
         let bytes = record.encode()?;
@@ -315,7 +334,7 @@ impl Sequencer {
         self.timestamp_us = record.timestamp_us;
         // Before any client hears of it: a block that begins afterwards must see it.
         self.shared.note_durable(record.epoch);
-        Ok((record, seq))
+        Ok((record, seq, bytes.len() as u64))
     }
 }
 

@@ -17,9 +17,13 @@ use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
 use super::control::{Control, Event, error_text};
+use super::dead_letters::DEAD_LETTERS;
 use super::region::{RegionCtl, RegionKind};
+use super::replays::KeptLetters;
 use super::sequencer::{Request, SourceCut};
 use crate::Result;
+use crate::sources::replay::{REPLAYS, Replaying};
+use crate::sources::versions::Versions;
 use crate::sources::{self, CutRequest, DriverContext, SourceDriver, SplitInfo, SplitRange};
 
 /// Records that one epoch takes from a source, per task.
@@ -46,10 +50,16 @@ pub struct SplitState {
 pub struct SourceState {
     /// When it was created, microseconds since 1970.
     pub created_us: i64,
-    /// How often splits were added after the first ones.
+    /// How often splits were added after the first ones, or dead letters replayed.
     pub generation: u32,
     /// By number.
     pub splits: Vec<SplitState>,
+    /// The definition's revision.
+    pub revision: u32,
+    /// Options of ENCODE by the first revision that each holds for.
+    pub versions: Vec<(u32, BTreeMap<String, String>)>,
+    /// Replays of dead letters.
+    pub replays: Vec<SplitRange>,
 }
 
 impl SourceState {
@@ -61,6 +71,27 @@ impl SourceState {
         };
         state.add(splits);
         state
+    }
+
+    /// The source is defined so from its revision on.
+    fn define(&mut self, def: &SourceDef) {
+        self.revision = def.revision;
+        if self.versions.last().is_none_or(|(_, o)| *o != def.encode_options) {
+            self.versions.push((def.revision, def.encode_options.clone()));
+        }
+    }
+
+    /// Every definition that some range may need.
+    fn definitions(&self, def: &SourceDef) -> Versions {
+        let versions = Versions::default();
+        for (revision, encode_options) in &self.versions {
+            versions.add(&SourceDef {
+                revision: *revision,
+                encode_options: encode_options.clone(),
+                ..def.clone()
+            });
+        }
+        versions
     }
 
     fn add(&mut self, splits: &[SplitInfo]) {
@@ -78,6 +109,17 @@ impl SourceState {
 
     /// Takes a range that was cut; one that it has taken already changes nothing.
     fn advance(&mut self, range: &SplitRange) {
+        if range.split == REPLAYS {
+            if self.replays.last().is_none_or(|last| last.from < range.from) {
+                self.replays.push(SplitRange {
+                    generation: self.generation,
+                    ..*range
+                });
+                // What is cut from here on comes behind it.
+                self.generation += 1;
+            }
+            return;
+        }
         let Some(split) = self.splits.get_mut(range.split as usize) else {
             return;
         };
@@ -99,6 +141,8 @@ impl SourceState {
     /// Everything cut so far, older generations first.
     pub fn history(&self) -> Vec<SplitRange> {
         let mut ranges: Vec<SplitRange> = self.splits.iter().flat_map(|s| s.history.iter().copied()).collect();
+        // A replay comes behind all splits of its generation.
+        ranges.extend(&self.replays);
         ranges.sort_by_key(|r| r.generation);
         ranges
     }
@@ -108,6 +152,8 @@ impl SourceState {
 pub struct SourceCtl {
     /// Driver.
     pub driver: Arc<dyn SourceDriver>,
+    /// How its records are decoded.
+    versions: Arc<Versions>,
     /// The fold of the timeline.
     pub state: SourceState,
     /// Ranges per epoch that some reader may still need.
@@ -129,9 +175,11 @@ pub(super) fn source_def(object: &CatalogObject) -> Option<&SourceDef> {
 
 impl Control {
     /// Starts a source's driver, where `state` says that it is.
-    pub(super) fn add_source(&mut self, object: &CatalogObject, def: &SourceDef, state: SourceState) -> Result<()> {
+    pub(super) fn add_source(&mut self, object: &CatalogObject, def: &SourceDef, mut state: SourceState) -> Result<()> {
         let events = self.events.clone();
         let id = object.id;
+        state.define(def);
+        let versions = Arc::new(state.definitions(def));
         let tell: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(move |event| {
             if events.send(event).is_err() {
                 tracing::debug!("a source has news after the coordinator's end");
@@ -145,9 +193,21 @@ impl Control {
             dead_letters: Arc::new(move |found| letters(Event::DeadLetters(id, found))),
             compacted: Arc::new(move |split, end| tell(Event::Compacted(id, split, end))),
             governor: Arc::clone(&self.shared.memory),
+            versions: Arc::clone(&versions),
             buffer_bytes: self.shared.source_bytes(),
         };
         let driver = sources::driver(def, context)?;
+        let letters = self.regions.get(&DEAD_LETTERS).and_then(|r| r.relation.as_ref());
+        let driver: Arc<dyn SourceDriver> = match letters {
+            None => driver,
+            Some(relation) => {
+                let kept = KeptLetters {
+                    relation: Arc::clone(relation),
+                    source: id,
+                };
+                Arc::new(Replaying::new(driver, Arc::clone(&versions), Arc::new(kept)))
+            }
+        };
         for (number, split) in (0u32..).zip(&state.splits) {
             driver.add_split(number, &split.info)?;
         }
@@ -155,6 +215,7 @@ impl Control {
             object.id,
             SourceCtl {
                 driver,
+                versions,
                 state,
                 cuts: VecDeque::new(),
                 keyed: matches!(def.format, SourceFormat::Upsert | SourceFormat::Debezium),
@@ -162,6 +223,14 @@ impl Control {
             },
         );
         Ok(())
+    }
+
+    /// ALTER has changed how a source's records are decoded, or replays dead letters.
+    pub(super) fn redefine_source(&mut self, object: &CatalogObject) {
+        if let (Some(def), Some(source)) = (source_def(object), self.sources.get_mut(&object.id)) {
+            source.state.define(def);
+            source.versions.add(def);
+        }
     }
 
     /// Splits that an epoch adds to sources that exist already.
@@ -186,8 +255,21 @@ impl Control {
         for (id, ranges) in cut {
             if let Some(source) = self.sources.get_mut(id) {
                 // A checkpoint's notes may already hold these.
+                let generation = source.state.generation;
                 ranges.iter().for_each(|range| source.state.advance(range));
-                source.cuts.push_back((epoch, ranges.clone()));
+                let replays = &source.state.replays;
+                let placed = ranges.iter().map(|range| match range.split {
+                    // The number tells when it was; what the record says of its generation is not known when it is made.
+                    REPLAYS => SplitRange {
+                        generation: replays
+                            .iter()
+                            .find(|r| r.from == range.from)
+                            .map_or(generation, |r| r.generation),
+                        ..*range
+                    },
+                    _ => *range,
+                });
+                source.cuts.push_back((epoch, placed.collect()));
             }
         }
         self.settle_replacements();
@@ -242,7 +324,10 @@ impl Control {
                     }
                 }
                 Ok(mut ranges) => {
-                    ranges.iter_mut().for_each(|r| r.generation = source.state.generation);
+                    for range in &mut ranges {
+                        range.generation = source.state.generation;
+                        range.revision = source.state.revision;
+                    }
                     cut.ranges.push((*id, ranges));
                 }
                 Err(error) => failed.push((*id, error_text(&error))),

@@ -18,6 +18,7 @@ fn config(dir: &std::path::Path) -> EngineConfig {
         memory_limit: 1 << 30,
         parallelism: 2,
         checkpoint_interval_ms: 50,
+        backlog_limit: BACKLOG_LIMIT,
     }
 }
 

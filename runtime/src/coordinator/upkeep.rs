@@ -213,6 +213,7 @@ impl Control {
         held.set(rocks.used_bytes());
         self.offer_bases(&done);
         self.timeline.forget_before(done.log_epoch);
+        self.limit_backlogs();
         let regions = &self.regions;
         self.work.runs.retain(|id| {
             let relation = regions.get(id).and_then(|r| r.relation.as_ref());
@@ -328,7 +329,7 @@ impl Control {
     }
 
     /// Up to where a subscriber has taken a relation's runs.
-    fn position(&self, subscriber: &RegionCtl, id: ObjectId) -> u64 {
+    pub(super) fn position(&self, subscriber: &RegionCtl, id: ObjectId) -> u64 {
         let start = subscriber.starts.get(&id).copied().unwrap_or(0);
         match &subscriber.backfill {
             Some(_) => start,

@@ -100,6 +100,11 @@ pub(crate) struct SpilledBatch {
 }
 
 impl SpilledBatch {
+    /// Bytes in the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
     /// Reads the batch back.
     pub(crate) fn read(&self) -> Result<Delta> {
         let mut bytes = vec![0; self.bytes];

@@ -277,6 +277,13 @@ impl Relation {
             .collect())
     }
 
+    /// Bytes of the changes after an epoch, in memory and in spill files.
+    pub fn bytes_after(&self, epoch: u64) -> u64 {
+        let state = self.state.read();
+        let runs = state.runs.iter().filter(|r| r.to > epoch);
+        runs.map(|r| r.stored_bytes()).sum()
+    }
+
     /// Oldest readable epoch.
     pub fn base_epoch(&self) -> u64 {
         self.state.read().base.epoch

@@ -94,6 +94,14 @@ impl Run {
         }
     }
 
+    /// Bytes in memory, or in spill files.
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.data {
+            Data::Resident { bytes, .. } => *bytes as u64,
+            Data::Spilled(parts) => parts.iter().map(|p| p.batch.bytes()).sum(),
+        }
+    }
+
     /// Whether it has been written out.
     pub fn is_spilled(&self) -> bool {
         matches!(self.data, Data::Spilled(_))

@@ -15,14 +15,15 @@
 //!
 //! Cost: one transaction a delivery, about eight round trips, whatever its size.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::SinkExt;
 use levee_planner::catalog::{SinkDef, SinkMode};
 use levee_planner::sql::types::base_name;
-use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, NoTls, Transaction};
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{Client, Config, Transaction};
 
 use super::changes::{Change, Op};
 use super::delivery::StopWatch;
@@ -31,7 +32,9 @@ use super::{Changes, Delivering, Marker, Target, TargetError, TargetResult, iden
 use crate::{Result, RuntimeError};
 
 mod check;
+mod tls;
 pub(super) use check::check;
+use tls::Tls;
 
 /// COPY's data is sent in pieces of about this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -45,7 +48,7 @@ const ROWS_PER_MS_MIN: u64 = 2;
 pub(super) struct PostgresTarget {
     identity: String,
     takes_over: bool,
-    config: Config,
+    address: Address,
     names: Names,
     sql: Sql,
     key: Vec<usize>,
@@ -143,11 +146,58 @@ impl Sql {
 }
 
 /// How to connect.
-///
-/// # Errors
-/// 22023 for an address that cannot be read; 0A000 where encryption is asked for.
-fn config(def: &SinkDef, timeout: Duration) -> Result<Config> {
-    let option = |key: &str| def.options.get(key).map(String::as_str);
+#[derive(Debug)]
+struct Address {
+    config: Config,
+    tls: Tls,
+}
+
+impl Address {
+    /// # Errors
+    /// 22023 for an address that cannot be read.
+    fn of(def: &SinkDef, timeout: Duration) -> Result<Self> {
+        let mut options = def.options.clone();
+        let plain = options.get("jdbc.url").map(|url| without_tls(url));
+        if let Some((url, found)) = plain {
+            options.insert("jdbc.url".to_owned(), url);
+            // The options of the statement itself count.
+            found.into_iter().for_each(|(key, value)| {
+                options.entry(key).or_insert(value);
+            });
+        }
+        let tls = Tls::of(&options)?;
+        let mut config = config(&options, timeout)?;
+        let local = config.get_hosts().iter().all(|h| matches!(h, Host::Unix(_)));
+        config.ssl_mode(if local { SslMode::Disable } else { tls.mode });
+        Ok(Self { config, tls })
+    }
+}
+
+/// A URL without what it says of encryption, which the client library knows only in part.
+fn without_tls(url: &str) -> (String, Vec<(String, String)>) {
+    let Some((base, query)) = url.split_once('?') else {
+        return (url.to_owned(), Vec::new());
+    };
+    let (mut rest, mut found) = (Vec::new(), Vec::new());
+    for part in query.split('&') {
+        match part.split_once('=') {
+            Some((key @ ("sslmode" | "sslrootcert"), value)) => {
+                found.push((key.to_owned(), value.replace("%2F", "/").replace("%2f", "/")));
+            }
+            _ => rest.push(part),
+        }
+    }
+    let url = if rest.is_empty() {
+        base.to_owned()
+    } else {
+        format!("{base}?{}", rest.join("&"))
+    };
+    (url, found)
+}
+
+/// The address without encryption.
+fn config(options: &BTreeMap<String, String>, timeout: Duration) -> Result<Config> {
+    let option = |key: &str| options.get(key).map(String::as_str);
     let bad = |what: String| RuntimeError::user("22023", what);
     let mut config = match option("jdbc.url") {
         Some(url) => {
@@ -175,15 +225,7 @@ fn config(def: &SinkDef, timeout: Duration) -> Result<Config> {
     if config.get_user().is_none() {
         return Err(bad("option \"user\" of connector postgres is missing".to_owned()));
     }
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(RuntimeError::User {
-            code: "0A000",
-            message: "an encrypted connection to a postgres sink's target is not supported".to_owned(),
-            hint: Some("Use sslmode=disable over a trusted network or a tunnel.".to_owned()),
-        });
-    }
     config
-        .ssl_mode(SslMode::Disable)
         .application_name("levee sink")
         .connect_timeout(timeout)
         .keepalives_idle(Duration::from_secs(10))
@@ -209,8 +251,8 @@ fn retry(error: tokio_postgres::Error) -> TargetError {
     TargetError::Retry(text(&error))
 }
 
-async fn connect(config: &Config) -> TargetResult<Client> {
-    let (client, connection) = config.connect(NoTls).await.map_err(retry)?;
+async fn connect(address: &Address) -> TargetResult<Client> {
+    let (client, connection) = address.config.connect(address.tls.clone()).await.map_err(retry)?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(error = text(&error), "a sink's connection has ended");
@@ -230,7 +272,7 @@ impl PostgresTarget {
         Ok(Self {
             identity: identity(def),
             takes_over: takes_over(def),
-            config: config(def, timeout)?,
+            address: Address::of(def, timeout)?,
             sql: Sql::new(def, &names, timeout),
             names,
             key: def.key.clone(),
@@ -247,7 +289,7 @@ impl Target for PostgresTarget {
         self.client = None;
         let take_over = fresh && self.takes_over;
         let work = async {
-            let mut client = connect(&self.config).await?;
+            let mut client = connect(&self.address).await?;
             client.batch_execute(&self.sql.session).await.map_err(retry)?;
             let found = claim(&mut client, &self.names, &self.identity, take_over).await?;
             Ok((client, found))
@@ -299,7 +341,7 @@ impl Target for PostgresTarget {
     fn release(&mut self) -> TargetResult<()> {
         self.client = None;
         let work = async {
-            let client = connect(&self.config).await?;
+            let client = connect(&self.address).await?;
             let sql = format!("DELETE FROM {} WHERE target = $1 AND sink = $2", self.names.progress);
             client
                 .execute(&sql, &[&self.names.target, &self.identity])

@@ -19,6 +19,8 @@ pub mod fetch;
 pub mod file;
 mod kafka;
 pub mod nexmark;
+pub mod replay;
+pub mod versions;
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -30,6 +32,7 @@ use levee_planner::catalog::SourceDef;
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
+use self::versions::Versions;
 use crate::memory::Governor;
 use crate::{Delta, Result, RuntimeError};
 
@@ -83,6 +86,8 @@ pub struct SplitRange {
     pub check: Option<RangeCheck>,
     /// Every record must be there still. Not so for a view that is built over keyed changes: what compaction took away has a newer record.
     pub exact: bool,
+    /// The source's revision when the range was cut, which says how its records are decoded: see [`versions`].
+    pub revision: u32,
 }
 
 impl SplitRange {
@@ -95,6 +100,7 @@ impl SplitRange {
             to,
             check: None,
             exact: true,
+            revision: 0,
         }
     }
 
@@ -108,6 +114,7 @@ impl SplitRange {
         let fits = self.split == next.split
             && self.to == next.from
             && self.generation == next.generation
+            && self.revision == next.revision
             && self.exact == next.exact;
         let check = match (self.check, next.check) {
             (None, None) => None,
@@ -180,6 +187,8 @@ pub struct DeadLetter {
     pub value: Option<Vec<u8>>,
     /// The record's own timestamp, microseconds since 1970.
     pub timestamp_us: Option<i64>,
+    /// Its headers, as [`fetch::put_header`] writes them; empty if no column shows them.
+    pub headers: Vec<u8>,
 }
 
 /// What a driver is given.
@@ -198,6 +207,8 @@ pub struct DriverContext {
     pub compacted: Arc<dyn Fn(u32, u64) + Send + Sync>,
     /// Where the driver says what it holds.
     pub governor: Arc<Governor>,
+    /// How records are decoded.
+    pub versions: Arc<Versions>,
     /// Bytes that the driver may hold: half for what it fetched ahead, half for what was cut and may be read again.
     pub buffer_bytes: usize,
 }
@@ -212,6 +223,7 @@ impl DriverContext {
             dead_letters: Arc::new(|_| {}),
             compacted: Arc::new(|_, _| {}),
             governor: Governor::new(1 << 30),
+            versions: Arc::default(),
             buffer_bytes: 64 << 20,
         }
     }

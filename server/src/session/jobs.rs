@@ -55,6 +55,20 @@ impl Session {
                 self.told(changed, "it is not paused")?;
                 Ok(Outcome::Tag(tag))
             }
+            JobAction::Replay { id, .. } => {
+                let tag = format!("ALTER {}", kind(id));
+                self.before_ddl(&tag).await?;
+                let outcome = self
+                    .guarded(async { Ok(engine.replay_dead_letters(id).await?) })
+                    .await?;
+                self.last_write = self.last_write.max(outcome.epoch);
+                let told = format!(
+                    "{} dead letters were replayed, {} cannot be decoded",
+                    outcome.replayed, outcome.kept
+                );
+                self.notice(&SqlError::notice("00000", &told))?;
+                Ok(Outcome::Tag(tag))
+            }
             JobAction::Cancel(ids) => {
                 self.before_ddl("CANCEL JOBS").await?;
                 let names = self.guarded(async { Ok(engine.cancel_jobs(&ids).await?) }).await?;

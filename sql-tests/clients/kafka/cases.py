@@ -6,7 +6,7 @@ import sys
 import time
 
 import psycopg
-from world import ROOT, Delivered, Levee, wait
+from world import ROOT, Broker, Delivered, Levee, wait
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -431,6 +431,145 @@ def transactions(broker, directory, full):
     levee.stop()
 
 
+def replays(broker, directory, full):
+    """Dead letters come back with their envelopes when their cause is mended, once, also when the topic has lost them."""
+    broker.create("rep", 3)
+    log = Delivered(broker.producer(), "rep")
+
+    def write(first, count, at):
+        for i in range(first, first + count):
+            log.write(json.dumps({"id": i, "at": at(i)}), tag=i, key=f"k{i}", headers={"h": f"h{i}"}, timestamp=BASE_MS + i)
+        log.flush()
+
+    write(0, 300, lambda i: "2024-01-01 00:00:00Z" if i % 3 else 1_700_000_000_000 + i)
+    log.write("{", tag="broken")
+    log.flush()
+    levee = Levee(directory, "--checkpoint-interval-ms", "100")
+    create(levee, broker, "rep", "id int, at timestamptz",
+           include="INCLUDE key AS k INCLUDE partition AS p INCLUDE offset AS o INCLUDE timestamp AS t INCLUDE header 'h' AS h")  # fmt: skip
+    levee.sql("CREATE MATERIALIZED VIEW repv AS SELECT id, at, k, p, o, t, h FROM rep")
+    letters = "SELECT count(*) FROM levee_catalog.dead_letters WHERE source = 'rep'"
+    levee.settles("SELECT count(*) FROM repv", [(200,)])
+    levee.settles(letters, [(101,)])
+    levee.sql("ALTER SOURCE rep SET (timestamp.unit = 'ms')")
+    # Decoded in the new way from here on.
+    write(300, 30, lambda i: 1_700_000_000_000 + i)
+    levee.settles("SELECT count(*) FROM repv", [(230,)])
+    levee.settles(letters, [(101,)])
+    levee.sql("ALTER SOURCE rep REPLAY DEAD LETTERS")
+
+    def check(view):
+        levee.settles(f"SELECT count(*), count(DISTINCT id) FROM {view}", [(330, 330)])
+        levee.settles(letters, [(1,)])
+        for i, at, k, p, o, t, h in levee.sql(f"SELECT id, at, k, p, o, t, h FROM {view}"):
+            assert log.records[(p, o)] == i and (k, h) == (f"k{i}".encode(), f"h{i}".encode()), (i, p, o, k, h)
+            assert round(t.timestamp() * 1000) == BASE_MS + i, t
+            assert i % 3 and i < 300 or round(at.timestamp() * 1000) == 1_700_000_000_000 + i, (i, at)
+
+    check("repv")
+    levee.kill()
+    levee.start()
+    check("repv")
+    levee.sql("ALTER SOURCE rep REPLAY DEAD LETTERS")
+    levee.sql("CREATE MATERIALIZED VIEW younger AS SELECT id, at, k, p, o, t, h FROM rep")
+    check("younger")
+    levee.kill()
+    levee.start()
+    check("repv")
+    check("younger")
+    levee.stop()
+
+
+SECRET = "s3cr3t-pa55"
+
+
+def passwords_and_encryption(broker, directory, full):
+    """SASL with SCRAM, in the clear and over TLS, for a source and a sink; a wrong password; no password is shown anywhere."""
+    from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+    own = Broker(f"{directory}/secured")
+    try:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        alice = UserScramCredentialUpsertion("alice", info, SECRET.encode())
+        for future in own.admin.alter_user_scram_credentials([alice]).values():
+            future.result()
+        own.create("safe", 2)
+        own.create("out", 1)
+        log = Delivered(own.producer(), "safe")
+        for i in range(100):
+            log.write(json.dumps({"n": i}), tag=i)
+        log.flush()
+        own.stop()
+        ports = secure(own.dir)
+        own.start()
+        levee = Levee(f"{directory}/levee")
+        common = {"properties.sasl.mechanism": "SCRAM-SHA-256", "properties.sasl.username": "alice"}
+        certificate = {"properties.ssl.ca.location": f"{own.dir}/broker.pem"}
+        ways = {"SASL_PLAINTEXT": {}, "SASL_SSL": certificate}
+        for protocol, more in ways.items():
+            options = {"properties.bootstrap.server": f"127.0.0.1:{ports[protocol]}", "properties.security.protocol": protocol} | common | more
+            name = protocol.lower()
+            create(levee, own, name, "n int", topic="safe", **options, **{"properties.sasl.password": SECRET})
+            levee.sql(f"CREATE MATERIALIZED VIEW v_{name} AS SELECT count(*) AS n, sum(n) AS s FROM {name}")
+            levee.settles(f"SELECT n, s FROM v_{name}", [(100, sum(range(100)))])
+            try:
+                create(levee, own, "wrong", "n int", topic="safe", **options, **{"properties.sasl.password": "wr0ng"})
+                raise AssertionError("a wrong password was accepted")
+            except psycopg.Error as error:
+                assert error.sqlstate == "08001" and "wr0ng" not in str(error), str(error)
+        given = ", ".join(f"{k} = '{v}'" for k, v in options.items())
+        levee.sql(f"CREATE SINK k FROM v_sasl_ssl WITH (connector = 'kafka', topic = 'out', {given}, properties.sasl.password = '{SECRET}') FORMAT UPSERT ENCODE JSON")  # fmt: skip
+        wait("a record at the target", lambda: kept(own, "out") >= 1)
+        levee.kill()
+        levee.start()
+        levee.settles("SELECT n FROM v_sasl_ssl", [(100,)])
+        shown_nowhere(levee)
+        levee.stop()
+    finally:
+        own.stop()
+
+
+def secure(directory):
+    """Gives a stopped broker listeners with passwords, with and without TLS; answers their ports."""
+    import subprocess
+
+    from world import free_port
+
+    store = f"{directory}/broker.p12"
+    tool = ["keytool", "-alias", "broker", "-keystore", store, "-storepass", "changeit", "-storetype", "PKCS12"]
+    made = ["-genkeypair", "-keyalg", "RSA", "-dname", "CN=localhost", "-ext", "SAN=ip:127.0.0.1", "-validity", "30"]
+    subprocess.run([*tool, *made], check=True, capture_output=True)
+    subprocess.run([*tool, "-exportcert", "-rfc", "-file", f"{directory}/broker.pem"], check=True, capture_output=True)
+    ports = {"SASL_PLAINTEXT": free_port(), "SASL_SSL": free_port()}
+    path = f"{directory}/broker.properties"
+    lines = open(path).read().splitlines()
+    for i, line in enumerate(lines):
+        if line.startswith(("listeners=", "advertised.listeners=")):
+            lines[i] = line + "".join(f",{name}://127.0.0.1:{port}" for name, port in ports.items())
+        elif line.startswith("listener.security.protocol.map="):
+            lines[i] = line + ",SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    lines += ["sasl.enabled.mechanisms=SCRAM-SHA-256", f"ssl.keystore.location={store}", "ssl.keystore.password=changeit",
+              "ssl.keystore.type=PKCS12"]  # fmt: skip
+    lines += [f"listener.name.{name.lower()}.scram-sha-256.sasl.jaas.config={login}" for name in ports]
+    open(path, "w").write("\n".join(lines) + "\n")
+    return ports
+
+
+def shown_nowhere(levee):
+    """The password stands in no catalog and not in the server's log."""
+    named = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN ('levee_catalog', 'pg_catalog')"
+    for schema, name in levee.sql(named):
+        try:
+            rows = levee.sql(f'SELECT * FROM {schema}."{name}"')
+        except psycopg.Error:
+            continue
+        assert SECRET not in str(rows), f"{schema}.{name} shows a password"
+    for command in ("SHOW JOBS", "SHOW ALL"):
+        assert SECRET not in str(levee.sql(command)), command
+    assert SECRET not in open(levee.dir / "log").read(), "the log shows a password"
+
+
 def flights_as_json(broker, directory, full):
     """The flights of the demo through Kafka give the views that they give through COPY."""
     from shared import expected, flights, views
@@ -482,5 +621,7 @@ CASES = [
     retention,
     compaction,
     transactions,
+    replays,
+    passwords_and_encryption,
     flights_as_json,
 ]

@@ -140,9 +140,12 @@ def exactly_once(broker, directory, full):
     wait("the source to be read to its end", lambda: levee.source("once")["lag"] == 0, 600)
     read_s = time.monotonic() - started
     verify(levee, load.written)
-    levee.sql("CREATE MATERIALIZED VIEW younger AS SELECT count(*) AS n, sum(id) AS s FROM once")
+    with levee.connect() as connection:
+        connection.execute("SET background_ddl = on")
+        connection.execute("CREATE MATERIALIZED VIEW younger AS SELECT count(*) AS n, sum(id) AS s FROM once")
     rows, ids = sum(1 for _ in load.written.good()), sum(load.written.good())
-    levee.settles("SELECT n, s FROM younger", [(rows, ids)], 600)
+    wait("the younger view", lambda: built(levee, "younger"), 600)
+    levee.settles("SELECT n, s FROM younger", [(rows, ids)])
     levee.stop()
     return {
         "records": load.written.count(),
@@ -155,6 +158,18 @@ def exactly_once(broker, directory, full):
         "killed_s": round(killed_s),
         "read_s": round(read_s),
     }
+
+
+def built(levee, name):
+    """Whether a job is complete; one that makes no progress for a minute shows where it stands."""
+    progress = levee.sql(f"SELECT rows_done, rows_total FROM levee_catalog.ddl_progress WHERE name = '{name}'")
+    before = getattr(built, "seen", (None, time.monotonic()))
+    if before[0] != progress:
+        built.seen = (progress, time.monotonic())
+    elif progress and time.monotonic() - before[1] > 60:
+        state = [levee.sql(f"SELECT * FROM levee_catalog.{t}") for t in ("ddl_progress", "sources", "regions", "tasks")]
+        raise AssertionError(f"{name} stands at {progress}: {state}")
+    return not progress
 
 
 def kill_points(kills, rng):
@@ -200,17 +215,17 @@ def verify(levee, written):
     rows = sum(1 for _ in written.good())
     levee.settles("SELECT count(*) FROM seen", [(rows,)], 600)
     unseen = [array("q", tags) for tags in written.tags]
-    with levee.connect() as connection, connection.cursor() as cursor:
+    with levee.connect() as connection:
         connection.execute("SET statement_timeout = '10min'")
-        with cursor.copy("COPY (SELECT p, o, id FROM seen) TO STDOUT") as copy:
+        with connection.cursor().copy("COPY (SELECT p, o, id FROM seen) TO STDOUT") as copy:
             for row in lines(copy):
                 p, o, n = map(int, row.split(b"\t"))
                 if unseen[p][o] != n or n < 0:
                     raise AssertionError(f"partition {p}, offset {o} holds {n}: not produced, or seen twice")
                 unseen[p][o] = NOTHING
-    left = [(p, o) for p, tags in enumerate(unseen) for o, tag in enumerate(tags) if tag >= 0]
-    assert not left, f"{len(left)} records were not seen, such as partition and offset {left[0]}"
-    letters = levee.sql('SELECT partition, "offset" FROM levee_catalog.dead_letters')
+        left = [(p, o) for p, tags in enumerate(unseen) for o, tag in enumerate(tags) if tag >= 0]
+        assert not left, f"{len(left)} records were not seen, such as partition and offset {left[0]}"
+        letters = connection.execute('SELECT partition, "offset" FROM levee_catalog.dead_letters').fetchall()
     found, broken = Counter((int(p), o) for p, o in letters), written.broken()
     assert set(found) == broken, f"{len(found)} dead letters, {len(broken)} broken records"
     assert max(found.values(), default=1) == 1, "a dead letter is doubled"

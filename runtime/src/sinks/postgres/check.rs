@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use super::super::delivery::StopWatch;
 use super::super::{Delivering, TargetError, TargetResult, identity, runtime, takes_over};
-use super::{Names, config, connect, retry};
+use super::{Address, Names, connect, retry};
 use crate::{Result, RuntimeError};
 
 /// A column of the target.
@@ -50,12 +50,12 @@ fn refused(code: &'static str, message: String, hint: &str) -> Problem {
 pub(in crate::sinks) fn check(def: &SinkDef) -> Result<()> {
     super::super::format::check_types(&def.schema)?;
     let timeout = Delivering::of(def).timeout;
-    let config = config(def, timeout)?;
+    let address = Address::of(def, timeout)?;
     let names = Names::of(def);
     let runtime = runtime()?;
     let mut problem = None;
     let work = async {
-        let mut client = connect(&config).await?;
+        let mut client = connect(&address).await?;
         match look(&mut client, def, &names).await {
             Err(Problem::Target(error)) => Err(error),
             Err(Problem::Refused(error)) => {
@@ -72,7 +72,7 @@ pub(in crate::sinks) fn check(def: &SinkDef) -> Result<()> {
         (Err(error), None) => Err(RuntimeError::User {
             code: "08001",
             message: format!("the sink's target cannot be used: {error}"),
-            hint: Some("Check host, port, user, password, dbname and the user's privileges.".to_owned()),
+            hint: Some("Check host, port, user, password, dbname, sslmode and the user's privileges.".to_owned()),
         }),
     }
 }

@@ -57,6 +57,7 @@ fn source(options: &[(&str, &str)]) -> SourceDef {
         encode_options: BTreeMap::new(),
         includes: BTreeMap::new(),
         key: Vec::new(),
+        revision: 0,
     }
 }
 

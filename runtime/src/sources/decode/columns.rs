@@ -34,6 +34,8 @@ pub(super) struct Column {
     blank_padded: bool,
     unit: Option<NumberUnit>,
     debezium: bool,
+    /// A value that is none of the type is NULL and breaks nothing.
+    null_for_invalid: bool,
 }
 
 impl Column {
@@ -61,6 +63,7 @@ impl Column {
             blank_padded: types::is_character(field),
             unit: json.timestamp_unit,
             debezium: format == SourceFormat::Debezium,
+            null_for_invalid: json.null_for_invalid && field.is_nullable() && !in_key,
         })
     }
 
@@ -126,7 +129,9 @@ impl Column {
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = outcome {
-                broken.add(row, || format!("column \"{}\": {reason}", self.name));
+                if !self.null_for_invalid {
+                    broken.add(row, || format!("column \"{}\": {reason}", self.name));
+                }
                 // Putting NULL cannot fail.
                 let _null = put(None);
             }

@@ -117,10 +117,14 @@ impl Decoder {
     pub fn new(def: &SourceDef) -> Result<Self> {
         let (form, json) = match def.encode {
             Encoding::Json => (Form::Json, JsonOptions::parse(&def.encode_options)?),
-            Encoding::Csv => (
-                Form::Csv(CsvOptions::parse(&def.encode_options)?),
-                JsonOptions::default(),
-            ),
+            Encoding::Csv => {
+                let csv = CsvOptions::parse(&def.encode_options)?;
+                let json = JsonOptions {
+                    null_for_invalid: csv.null_for_invalid,
+                    ..JsonOptions::default()
+                };
+                (Form::Csv(csv), json)
+            }
             Encoding::Native | Encoding::Parquet => {
                 return Err(RuntimeError::internal(format!(
                     "the records of a {:?} source cannot be decoded one by one",

@@ -55,6 +55,7 @@ fn source(columns: &str, format: SourceFormat, encode: Encoding, key: &[usize], 
         encode_options: options.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
         includes: BTreeMap::new(),
         key: key.to_vec(),
+        revision: 0,
     }
 }
 

@@ -28,7 +28,8 @@ use levee_planner::catalog::SourceDef;
 use parking_lot::{Condvar, Mutex};
 
 use self::piece::{Chunk, Piece, PieceReader, RowMaker};
-use self::records::RecordBuffer;
+pub(super) use self::piece::envelope;
+pub(super) use self::records::RecordBuffer;
 pub use self::records::{RawRecord, put_header};
 use super::{
     CutRequest, DriverContext, RangeCheck, RangeReader, Share, SourceDriver, SourceStatus, SplitInfo, SplitRange,
@@ -233,9 +234,10 @@ impl LogSource {
     /// # Errors
     /// There is no decoder for it, or no thread.
     pub fn start(def: &SourceDef, connector: Box<dyn Connector>, context: DriverContext) -> Result<LogDriver> {
+        context.versions.ensure(def);
         let source = Arc::new(Self {
             connector,
-            rows: RowMaker::new(def)?,
+            rows: RowMaker::new(def, &context.versions)?,
             memory: context.governor.holder(crate::memory::Share::Sources),
             context,
             state: Mutex::default(),

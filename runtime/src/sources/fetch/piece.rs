@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::LogSource;
 use super::records::{RecordBuffer, headers};
 use crate::sources::decode::{Change, Decoder, Record};
+use crate::sources::versions::Versions;
 use crate::sources::{DeadLetter, RangePoll, RangeReader, Share, SplitRange, hidden_fields};
 use crate::{Delta, Result, RuntimeError};
 
@@ -64,13 +65,18 @@ impl Chunk {
     }
 
     /// The rows. Whoever comes first decodes; dead letters are handed on before anybody sees a row.
-    fn rows(&self, rows: &RowMaker, split: u32, letters: &dyn Fn(Vec<DeadLetter>)) -> Result<Arc<DecodedChunk>> {
+    fn rows(
+        &self,
+        rows: &RowMaker,
+        range: &SplitRange,
+        letters: &dyn Fn(Vec<DeadLetter>),
+    ) -> Result<Arc<DecodedChunk>> {
         let mut state = self.state.lock();
         let records = match &*state {
             ChunkState::Decoded(rows) => return Ok(Arc::clone(rows)),
             ChunkState::Raw(records) => records,
         };
-        let (decoded, failed) = rows.decode(records, split)?;
+        let (decoded, failed) = rows.decode(records, range.split, range.revision)?;
         if !failed.is_empty() {
             letters(failed);
         }
@@ -100,8 +106,9 @@ impl Piece {
 #[derive(Debug)]
 pub struct RowMaker {
     def: SourceDef,
-    /// Decoders that nobody uses now.
-    idle: Mutex<Vec<Decoder>>,
+    versions: Arc<Versions>,
+    /// Decoders that nobody uses now, with the first revision of each.
+    idle: Mutex<Vec<(u32, Decoder)>>,
 }
 
 impl RowMaker {
@@ -109,19 +116,26 @@ impl RowMaker {
     ///
     /// # Errors
     /// There is no decoder for it.
-    pub fn new(def: &SourceDef) -> Result<Self> {
+    pub fn new(def: &SourceDef, versions: &Arc<Versions>) -> Result<Self> {
+        Decoder::new(def)?;
         Ok(Self {
-            idle: Mutex::new(vec![Decoder::new(def)?]),
+            idle: Mutex::default(),
             def: def.clone(),
+            versions: Arc::clone(versions),
         })
     }
 
-    fn decode(&self, records: &RecordBuffer, split: u32) -> Result<(DecodedChunk, Vec<DeadLetter>)> {
+    fn decode(&self, records: &RecordBuffer, split: u32, revision: u32) -> Result<(DecodedChunk, Vec<DeadLetter>)> {
         let plain: Vec<Record<'_>> = (0..records.len()).map(|i| records.record(i)).collect();
-        let idle = self.idle.lock().pop();
-        let mut decoder = idle.map_or_else(|| Decoder::new(&self.def), Ok)?;
+        let (first, def) = self.versions.at(revision)?;
+        let idle = {
+            let mut idle = self.idle.lock();
+            let at = idle.iter().position(|(f, _)| *f == first);
+            at.map(|at| idle.swap_remove(at).1)
+        };
+        let mut decoder = idle.map_or_else(|| Decoder::new(&def), Ok)?;
         let decoded = decoder.decode(&plain)?;
-        self.idle.lock().push(decoder);
+        self.idle.lock().push((first, decoder));
         let origin: Vec<usize> = decoded.origin.iter().map(|o| *o as usize).collect();
         let mut payload = decoded.batch.columns().iter();
         let mut columns = Vec::with_capacity(self.def.schema.fields().len());
@@ -156,6 +170,7 @@ impl RowMaker {
                 key: record.key.map(<[u8]>::to_vec),
                 value: record.value.map(<[u8]>::to_vec),
                 timestamp_us: records.timestamp_us(i),
+                headers: records.headers(i).to_vec(),
             }
         });
         let rows = DecodedChunk {
@@ -169,7 +184,12 @@ impl RowMaker {
 }
 
 /// A part of the records' envelopes, by row.
-fn envelope(include: &Include, records: &RecordBuffer, origin: &[usize], split: u32) -> Result<ArrayRef> {
+pub(in crate::sources) fn envelope(
+    include: &Include,
+    records: &RecordBuffer,
+    origin: &[usize],
+    split: u32,
+) -> Result<ArrayRef> {
     let rows = origin.iter().copied();
     Ok(match include {
         Include::Offset => Arc::new(rows.map(|i| records.offset(i) as i64).collect::<Int64Array>()),
@@ -298,7 +318,7 @@ impl RangeReader for PieceReader {
             let source = &self.source;
             // A sample's records may never enter the timeline.
             let told = self.range.check.map(|_| source.context.dead_letters.as_ref());
-            let rows = chunk.rows(&source.rows, self.range.split, &|found| {
+            let rows = chunk.rows(&source.rows, &self.range, &|found| {
                 if let Some(tell) = told {
                     tell(found);
                 }

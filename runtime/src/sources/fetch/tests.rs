@@ -191,6 +191,7 @@ fn def() -> SourceDef {
         encode_options: BTreeMap::new(),
         includes: [(1, Include::Partition), (2, Include::Offset)].into(),
         key: Vec::new(),
+        revision: 0,
     }
 }
 

@@ -147,6 +147,7 @@ struct Open {
 
 impl Shared {
     fn new(def: &SourceDef, context: DriverContext) -> Result<Self> {
+        context.versions.ensure(def);
         let options = FileOptions::parse(&def.options)?;
         let form = match def.encode {
             Encoding::Csv => {

@@ -472,6 +472,7 @@ impl RowReader {
             key: None,
             value: None,
             timestamp_us: None,
+            headers: Vec::new(),
         });
         (self.shared.context.dead_letters)(letters.collect());
         let kept = filter_record_batch(&all, &BooleanArray::from(keep))?;

@@ -40,6 +40,7 @@ fn source(path: &Path, encode: Encoding, options: &[(&str, &str)], encode_option
         encode_options: map(encode_options),
         includes: BTreeMap::from([(2, Include::Partition), (3, Include::Offset)]),
         key: Vec::new(),
+        revision: 0,
     }
 }
 

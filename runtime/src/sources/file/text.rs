@@ -115,7 +115,7 @@ impl TextReader {
             file,
             range: *range,
             records: None,
-            decoder: Decoder::new(&shared.def)?,
+            decoder: Decoder::new(&shared.context.versions.at(range.revision)?.1)?,
             outputs: outputs(&shared.def, range, projection)?,
             schema: projected(&shared.def.schema, projection)?,
             shared: Arc::clone(shared),
@@ -212,6 +212,7 @@ impl Pull for TextReader {
                     key: None,
                     value: Some(records.bytes(spans[failure.record as usize]).to_vec()),
                     timestamp_us: None,
+                    headers: Vec::new(),
                 });
                 (self.shared.context.dead_letters)(letters.collect());
             }
