@@ -70,7 +70,7 @@ start() {
       || { cat "$dir/format.out" >&2; exit 1; }
   fi
   run kafka.Kafka "$dir/broker.properties" >>"$dir/broker.out" 2>&1 </dev/null &
-  for _ in $(seq 300); do
+  for _ in $(seq 1200); do
     if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
       echo "127.0.0.1:$port"
       return
