@@ -19,6 +19,8 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 
+use crate::sql::functions::spread::Spread;
+
 /// Version of the serialised form; readers accept this and the one before.
 pub const PLAN_VERSION: u32 = 2;
 
@@ -265,6 +267,10 @@ pub enum AggFunc {
     BoolOr,
     /// `string_agg(x, delimiter)`.
     StringAgg,
+    /// `array_agg(x)`, NULLs too.
+    ArrayAgg,
+    /// `variance(x)`, `stddev(x)` and their kin: integers and decimals → numeric, floats → float8.
+    Spread(Spread),
 }
 
 /// Join kinds. `Right` is planned as `Left` with swapped inputs and a Map.

@@ -11,7 +11,7 @@
 //! ```
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, GenericByteArray, GenericByteViewArray,
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, GenericByteArray, GenericByteViewArray, ListArray,
     PrimitiveArray,
 };
 use arrow::datatypes::*;
@@ -28,7 +28,7 @@ const NULL: u64 = 0x9ae1_6a3b_2f90_404f;
 /// One hash per row, over the columns from left to right. No columns: no hashes.
 ///
 /// # Errors
-/// A column's type cannot be a key (lists, structs, maps).
+/// A column's type cannot be a key (structs, maps).
 pub fn hash_columns(columns: &[ArrayRef]) -> Result<Vec<u64>> {
     let Some(first) = columns.first() else {
         return Ok(Vec::new());
@@ -139,6 +139,7 @@ fn hash_column(column: &ArrayRef, hashes: &mut [u64]) -> Result<()> {
         DataType::Utf8View => byte_views(column.as_byte_view::<StringViewType>(), hashes),
         DataType::BinaryView => byte_views(column.as_byte_view::<BinaryViewType>(), hashes),
         DataType::FixedSizeBinary(_) => fixed_binary(column.as_fixed_size_binary(), hashes),
+        DataType::List(_) => lists(column.as_list::<i32>(), hashes)?,
         DataType::Dictionary(_, value) => {
             let plain = arrow::compute::cast(column, value)?;
             hash_column(&plain, hashes)?;
@@ -201,6 +202,21 @@ fn fixed_binary(array: &FixedSizeBinaryArray, hashes: &mut [u64]) {
     for (h, v) in hashes.iter_mut().zip(array.iter()) {
         *h = mix(*h, v.map_or(NULL, hash_bytes));
     }
+}
+
+/// A list is its length and the hashes of its elements, in order.
+fn lists(array: &ListArray, hashes: &mut [u64]) -> Result<()> {
+    let elements = hash_columns(std::slice::from_ref(array.values()))?;
+    for (i, h) in hashes.iter_mut().enumerate() {
+        if array.is_null(i) {
+            *h = mix(*h, NULL);
+            continue;
+        }
+        let offsets = array.value_offsets();
+        let of_row = &elements[offsets[i] as usize..offsets[i + 1] as usize];
+        *h = of_row.iter().fold(mix(*h, of_row.len() as u64), |h, e| mix(h, *e));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -267,6 +283,27 @@ mod tests {
         let v = h(&[f]);
         assert_eq!(v[0], v[1]);
         assert!(v[2] == v[3] && v[3] == v[4]);
+    }
+
+    #[test]
+    fn lists_hash_by_their_elements() {
+        let list = |rows: Vec<Option<Vec<Option<f64>>>>| -> ArrayRef {
+            Arc::new(ListArray::from_iter_primitive::<Float64Type, _, _>(rows))
+        };
+        let some = |v: &[f64]| Some(v.iter().copied().map(Some).collect::<Vec<_>>());
+        let all = list(vec![
+            some(&[9.0]),
+            some(&[1.0, 0.0]),
+            some(&[1.0]),
+            some(&[]),
+            None,
+            Some(vec![None]),
+        ]);
+        let v = h(&[Arc::clone(&all)]);
+        let distinct: std::collections::BTreeSet<u64> = v.iter().copied().collect();
+        assert_eq!(distinct.len(), v.len());
+        assert_eq!(h(&[all.slice(1, 2)]), v[1..3]);
+        assert_eq!(h(&[list(vec![some(&[1.0, -0.0])])])[0], v[1]);
     }
 
     #[test]

@@ -15,8 +15,10 @@ import tempfile
 import threading
 import time
 import urllib.request
+import uuid
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 
 def free_port():
@@ -88,6 +90,46 @@ def types(server):
             equal(nulls, (None,) * len(row), f"nulls, binary={binary}")
         found = conn.execute("SELECT count(*), count(*) FROM every").description
         equal([c.name for c in found], ["count", "count"], "column names")
+
+
+def collections(server):
+    """Lists and json, as parameters and results, in text and in binary, in a table and in a view."""
+    day = datetime.date(2024, 2, 29)
+    ident = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
+    doc = {"b": 1, "a": [1, None, {"x": "\u00e4"}], "t": True}
+    rows = [
+        (1, [1, None, 300], ["a", 'b "c"', None, ""], [0.5, -1.0], [decimal.Decimal("1.5")], [day], [True, False], ident, doc),
+        (2, [], None, [], None, [], None, None, [1, 2]),
+    ]
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        conn.execute("CREATE TABLE bags (id int PRIMARY KEY, a int[], s text[], f float8[], n numeric[], d date[], b bool[], "
+                     "u uuid, j jsonb)")
+        conn.execute("CREATE MATERIALIZED VIEW bagged AS SELECT j, a, count(*) AS n, array_agg(id ORDER BY id) AS ids "
+                     "FROM bags GROUP BY j, a")
+        for row in rows:
+            conn.execute("INSERT INTO bags VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)", row[:8] + (Jsonb(row[8]),))
+        for binary in (False, True):
+            found = conn.cursor(binary=binary).execute("SELECT * FROM bags ORDER BY id").fetchall()
+            equal(found, rows, f"lists and json, binary={binary}")
+        found = conn.execute("SELECT id FROM bags WHERE id = ANY(%s) AND j @> %s", ([1, 7], Jsonb({"t": True}))).fetchall()
+        equal(found, [(1,)], "= ANY of a list")
+        found = conn.execute("SELECT ids FROM bagged WHERE a = %b", ([1, None, 300],)).fetchall()
+        equal(found, [([1],)], "a view with an array as its key")
+        with conn.cursor() as cur:
+            with cur.copy("COPY bags (id, a, s, j) FROM STDIN (FORMAT csv)") as copy:
+                copy.write('3,"{4,5}","{x,""y z""}","{""k"":[]}"\n')
+            cur.execute("SELECT a, s, j FROM bags WHERE id = 3")
+            equal(cur.fetchall(), [([4, 5], ["x", "y z"], {"k": []})], "arrays and json through COPY")
+        types_ = conn.execute("SELECT data_type, udt_name FROM information_schema.columns WHERE table_name = 'bags' "
+                              "AND column_name IN ('a', 'u', 'j') ORDER BY ordinal_position").fetchall()
+        equal(types_, [("ARRAY", "_int4"), ("uuid", "uuid"), ("jsonb", "jsonb")], "types in the catalogs")
+        try:
+            conn.execute("SELECT '[1,'::jsonb")
+            raise AssertionError("broken json was read")
+        except psycopg.errors.InvalidTextRepresentation as e:
+            equal(e.diag.message_detail, "The input string ended unexpectedly.", "detail of broken json")
+        conn.execute("DROP MATERIALIZED VIEW bagged")
+        conn.execute("DROP TABLE bags")
 
 
 def transactions(server):
@@ -270,7 +312,7 @@ def writes(server):
 def main():
     server = Server()
     try:
-        for part in (types, transactions, cancel, writes, backslash):
+        for part in (types, collections, transactions, cancel, writes, backslash):
             start = time.time()
             part(server)
             print(f"client test {part.__name__}: ok ({time.time() - start:.1f} s)")

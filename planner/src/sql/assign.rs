@@ -17,19 +17,41 @@ pub(super) const ASSIGN: [&str; 2] = ["levee", "assign"];
 /// A column that is assigned to, as a literal that the typing hook can read.
 pub(super) fn target_text(f: &Field) -> String {
     let length = types::length_argument(f).map_or_else(String::new, |n| n.to_string());
-    format!("{}\u{1}{}\u{1}{}", f.data_type(), length, f.name())
+    let t = match types::item_of(f.data_type()) {
+        Some(item) => format!("[]{item}"),
+        None => f.data_type().to_string(),
+    };
+    format!("{t}\u{1}{length}\u{1}{}", f.name())
 }
 
 /// The column of [`target_text`].
 pub(super) fn parse_target(text: &str) -> Option<Field> {
     let mut parts = text.splitn(3, '\u{1}');
-    let t: DataType = parts.next()?.parse().ok()?;
+    let t = parts.next()?;
+    let t: DataType = match t.strip_prefix("[]") {
+        Some(item) => types::list_of(item.parse().ok()?),
+        None => t.parse().ok()?,
+    };
     let length = parts.next()?;
     let field = Field::new(parts.next()?, t, true);
     Some(match length.parse::<i64>() {
         Err(_) => field,
         Ok(n) => types::with_length(field, n),
     })
+}
+
+/// Has PostgreSQL an assignment cast?
+fn assignable(from: &DataType, target: &DataType) -> bool {
+    if let (Some(from), Some(target)) = (types::item_of(from), types::item_of(target)) {
+        return assignable(from, target);
+    }
+    let is_json = |t: &DataType| t == &types::JSON || t == &types::JSONB;
+    let ok = from == target
+        || operators::is_text(target)
+        || (operators::is_number(from) && operators::is_number(target))
+        || (is_json(from) && is_json(target))
+        || operators::pair_type(from, target).is_some();
+    ok && (operators::is_text(target) || !operators::is_text(from))
 }
 
 /// An expression as a value of a column, in assignment context.
@@ -39,11 +61,7 @@ pub(super) fn parse_target(text: &str) -> Option<Field> {
 pub(super) fn assign(t: Typed, column: &Field) -> Result<Expr> {
     let target = column.data_type();
     if let Some(from) = &t.ty {
-        let ok = from == target
-            || operators::is_text(target)
-            || (operators::is_number(from) && operators::is_number(target))
-            || operators::pair_type(from, target).is_some();
-        if !ok || (operators::is_text(from) && !operators::is_text(target)) {
+        if !assignable(from, target) {
             return Err(PlanError::new(
                 "42804",
                 format!(

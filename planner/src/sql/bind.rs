@@ -10,7 +10,7 @@ use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::expr::Placeholder;
-use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Projection, Volatility};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, Volatility};
 use datafusion::sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use sqlparser::ast;
 
@@ -107,7 +107,8 @@ impl Binder {
         let plan = steady_sorts(plan)?;
         let plan = super::unions::settle(plan).map_err(map_df_error)?;
         let plan = type_placeholders(plan)?;
-        refuse_arrays(&plan)?;
+        refuse_records(&plan)?;
+        refuse_json_keys(&plan)?;
         let plan = canonical_output(plan)?;
         if mode == Mode::Streaming {
             refuse_volatile(&plan)?;
@@ -185,7 +186,7 @@ impl Binder {
 /// A plan that was put together here, with its parameters and result columns settled as a parsed query's are.
 pub(super) fn settled(plan: LogicalPlan) -> Result<Bound> {
     let plan = type_placeholders(plan)?;
-    refuse_arrays(&plan)?;
+    refuse_records(&plan)?;
     let plan = canonical_output(plan)?;
     let schema = output_schema(&plan);
     Ok(Bound {
@@ -328,14 +329,55 @@ fn steady_sorts(plan: LogicalPlan) -> Result<LogicalPlan> {
         .map_err(map_df_error)
 }
 
-/// Arrays and records have no wire type yet.
-fn refuse_arrays(plan: &LogicalPlan) -> Result<()> {
-    match plan.schema().fields().iter().find(|f| f.data_type().is_nested()) {
-        Some(f) => Err(PlanError::unsupported(format!(
-            "column \"{}\" of an array or record type is not supported",
-            names::shown(f.name())
-        ))
-        .hint("Use string_agg, or one row for each element; generate_series may stand in FROM.")),
+/// Records, arrays of arrays and arrays of no known type cannot be results.
+fn refuse_records(plan: &LogicalPlan) -> Result<()> {
+    for f in plan.schema().fields() {
+        match types::item_of(f.data_type()) {
+            Some(DataType::Null) => {
+                return Err(PlanError::new("42P18", "cannot determine type of empty array")
+                    .hint("Explicitly cast to the desired type, for example ARRAY[]::integer[]."));
+            }
+            Some(item) if item.is_nested() => return Err(super::array_text::several_dimensions()),
+            None if f.data_type().is_nested() => {
+                return Err(PlanError::unsupported(format!(
+                    "column \"{}\" of a record type is not supported",
+                    names::shown(f.name())
+                ))
+                .hint("Use jsonb_build_object, or a column for each field."));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// json is text with no order and no equality, so nothing can be grouped or sorted by it.
+fn refuse_json_keys(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    let is_json = |t: &DataType| t == &types::JSON || types::item_of(t) == Some(&types::JSON);
+    plan.apply_with_subqueries(|node| {
+        let schema = node.inputs().first().map(|i| Arc::clone(i.schema()));
+        let of_json = |e: &Expr| {
+            schema
+                .as_ref()
+                .is_some_and(|s| e.get_type(s).is_ok_and(|t| is_json(&t)))
+        };
+        match node {
+            LogicalPlan::Aggregate(a) if a.group_expr.iter().any(of_json) => found = Some("an equality"),
+            LogicalPlan::Distinct(_) if node.schema().fields().iter().any(|f| is_json(f.data_type())) => {
+                found = Some("an equality");
+            }
+            LogicalPlan::Sort(s) if s.expr.iter().any(|k| of_json(&k.expr)) => found = Some("an ordering"),
+            _ => {}
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(map_df_error)?;
+    match found {
+        Some(kind) => Err(
+            PlanError::new("42883", format!("could not identify {kind} operator for type json"))
+                .hint("Cast it to jsonb."),
+        ),
         None => Ok(()),
     }
 }

@@ -18,6 +18,15 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
         .iter()
         .map(|a| typed(a.clone(), schema))
         .collect::<DfResult<Vec<_>>>()?;
+    if name == "generate_series" {
+        return df(Err(crate::PlanError::unsupported(
+            "generate_series in a select list is not supported",
+        )
+        .hint("It may stand in FROM.")));
+    }
+    if let Some(typed) = super::collections::call_typed(&name, &args) {
+        return df(typed);
+    }
     let args = match name.as_str() {
         "coalesce" | "greatest" | "least" => unify(args, &name.to_uppercase())?,
         "nullif" => unify(args, "NULLIF")?,

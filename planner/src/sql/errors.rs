@@ -5,6 +5,7 @@ use datafusion::common::{DataFusionError, SchemaError};
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use super::names::shown;
 use super::parse::tokenize;
 use super::text::numeric_overflow;
 use crate::PlanError;
@@ -88,6 +89,12 @@ fn schema_error(e: &SchemaError) -> PlanError {
                         format!("missing FROM-clause entry for table \"{}\"", r.table()),
                     );
                 }
+            }
+            let twin = |f: &datafusion::common::Column| {
+                shown(&f.name) == field.name && field.relation.as_ref().is_none_or(|r| f.relation.as_ref() == Some(r))
+            };
+            if valid_fields.iter().any(twin) {
+                return PlanError::new("42702", format!("column reference \"{}\" is ambiguous", field.name));
             }
             let name = match &field.relation {
                 Some(r) => format!("{}.{}", r.table(), field.name),

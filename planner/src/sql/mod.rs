@@ -9,17 +9,20 @@
 //! ```
 
 mod alter;
+pub mod array_text;
 mod assign;
 mod ast;
 mod bind;
 mod calls;
 mod changed;
+mod collections;
 mod conflict;
 mod copy;
 mod create_as;
 mod cursors;
 pub mod datetime;
 mod ddl;
+mod derived;
 mod display;
 mod dml;
 mod drop;
@@ -28,6 +31,7 @@ mod ext;
 mod feed;
 pub mod functions;
 mod jobs;
+pub mod json;
 mod literals;
 mod locking;
 mod merge;
@@ -48,6 +52,7 @@ mod sinks;
 mod sources;
 mod state;
 mod statement;
+mod subscripts;
 mod syntax;
 mod table;
 pub mod text;

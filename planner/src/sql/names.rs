@@ -42,6 +42,13 @@ fn strength(e: &Expr) -> Option<(u8, String)> {
         Expr::Exists { negated: false, .. } => strong("exists"),
         Expr::Subquery(q) => subquery_name(&q.body),
         Expr::Array(_) => strong("array"),
+        Expr::CompoundFieldAccess { root, access_chain } => {
+            let field = access_chain.iter().rev().find_map(|a| match a {
+                ast::AccessExpr::Dot(Expr::Identifier(i)) => Some((2, fold(i))),
+                _ => None,
+            });
+            field.or_else(|| strength(root))
+        }
         Expr::Tuple(_) => strong("row"),
         Expr::Extract { .. } => strong("extract"),
         Expr::Ceil { .. } => strong("ceil"),
@@ -94,6 +101,12 @@ fn type_name(t: &ast::DataType) -> String {
         D::Text => "text",
         D::Bytea => "bytea",
         D::Regclass => "regclass",
+        D::JSON => "json",
+        D::JSONB => "jsonb",
+        D::Uuid => "uuid",
+        D::Array(ast::ArrayElemTypeDef::SquareBracket(item, _) | ast::ArrayElemTypeDef::Parenthesis(item)) => {
+            return type_name(item);
+        }
         D::Custom(name, _) => return name.0.last().and_then(|p| p.as_ident()).map_or_else(String::new, fold),
         other => return other.to_string().to_lowercase(),
     }

@@ -7,7 +7,10 @@ use datafusion::logical_expr::{BinaryExpr, Cast, Expr, Operator, expr::Placehold
 
 use super::functions::arith::decimal_parts;
 use super::functions::{call, cast, external};
-use super::types::{self, BARE_NUMERIC, QUOTIENT, base_name, interval, timestamp, timestamptz};
+use super::types::{
+    self, BARE_NUMERIC, DEVIATION, JSON, JSONB, QUOTIENT, VARIANCE, base_name, interval, item_of, list_of, timestamp,
+    timestamptz,
+};
 use crate::{PlanError, Result};
 
 /// An expression with its type; `None`: a literal, NULL or parameter without a type.
@@ -27,7 +30,7 @@ impl Typed {
         }
     }
 
-    fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         self.ty.as_ref().map_or("unknown", base_name)
     }
 }
@@ -107,13 +110,17 @@ pub(super) fn common_number(a: &DataType, b: &DataType) -> DataType {
         };
     }
     let (a, b) = (as_decimal(a), as_decimal(b));
+    if types::is_unlimited(&a) && types::is_unlimited(&b) && a != b {
+        return BARE_NUMERIC;
+    }
+    for t in [VARIANCE, DEVIATION] {
+        if a == t || b == t {
+            return BARE_NUMERIC;
+        }
+    }
     for t in [QUOTIENT, BARE_NUMERIC] {
         if a == t || b == t {
-            return if t == QUOTIENT && (a == BARE_NUMERIC || b == BARE_NUMERIC) {
-                BARE_NUMERIC
-            } else {
-                t
-            };
+            return t;
         }
     }
     match (decimal_parts(&a), decimal_parts(&b)) {
@@ -168,6 +175,11 @@ pub(super) fn pair_type(a: &DataType, b: &DataType) -> Option<DataType> {
             timestamp()
         });
     }
+    if let (Some(x), Some(y)) = (item_of(a), item_of(b)) {
+        // Arrays are of one type or of two: PostgreSQL does not widen their elements.
+        let same = x == &DataType::Null || y == &DataType::Null || base_name(x) == base_name(y);
+        return pair_type(x, y).filter(|_| same).map(list_of);
+    }
     match (a, b) {
         (DataType::Null, t) | (t, DataType::Null) => Some(t.clone()),
         _ if types::canonical(a) == types::canonical(b) => Some(types::canonical(a)),
@@ -212,6 +224,10 @@ pub(super) fn cast_expr(e: Expr, from: &DataType, target: &DataType) -> Result<E
         args.push(int4(i32::from(*p)));
         args.push(int4(i32::from(*s)));
     }
+    if let Some(item) = item_of(target) {
+        let none = ScalarValue::try_from(item).map_err(|e| PlanError::internal(e.to_string()))?;
+        args.push(Expr::Literal(none, None));
+    }
     call(name, args).map_err(super::errors::map_df_error)
 }
 
@@ -253,7 +269,7 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
 }
 
 /// `operator does not exist: a = b`.
-fn no_operator(op: &str, l: &Typed, r: &Typed) -> PlanError {
+pub(super) fn no_operator(op: &str, l: &Typed, r: &Typed) -> PlanError {
     PlanError::new(
         "42883",
         format!("operator does not exist: {} {op} {}", l.name(), r.name()),
@@ -356,7 +372,14 @@ fn compare(l: Typed, op: Operator, r: Typed) -> Result<Expr> {
             None => pair_type(a, b).ok_or_else(|| no_operator(&op_text(op), &l, &r))?,
         },
     };
+    if target == JSON {
+        return Err(no_operator(&op_text(op), &l, &r));
+    }
     let (mut a, mut b) = (coerce(l, &target)?, coerce(r, &target)?);
+    if item_of(&target).is_some() {
+        a = call("pg_array_key", vec![a]).map_err(super::errors::map_df_error)?;
+        b = call("pg_array_key", vec![b]).map_err(super::errors::map_df_error)?;
+    }
     if target == interval() {
         a = call("pg_interval_key", vec![a]).map_err(super::errors::map_df_error)?;
         b = call("pg_interval_key", vec![b]).map_err(super::errors::map_df_error)?;
@@ -381,13 +404,8 @@ fn window_number(l: &Typed, r: &Typed, a: &DataType, b: &DataType) -> Option<Dat
 
 fn concat(l: Typed, r: Typed) -> Result<Expr> {
     let text = |t: &Typed| t.ty.as_ref().is_none_or(is_text);
-    let list = |t: &Typed| t.ty.as_ref().is_some_and(DataType::is_nested);
-    if list(&l) || list(&r) {
-        return Ok(Expr::BinaryExpr(BinaryExpr::new(
-            Box::new(l.expr),
-            Operator::StringConcat,
-            Box::new(r.expr),
-        )));
+    if let Some(e) = super::collections::concat(&l, &r)? {
+        return Ok(e);
     }
     if !text(&l) && !text(&r) {
         return Err(no_operator("||", &l, &r));
@@ -418,6 +436,9 @@ fn arithmetic(l: Typed, op: Operator, r: Typed) -> Result<Expr> {
         Operator::Divide => "pg_div",
         _ => "pg_mod",
     };
+    if op == Operator::Minus && l.ty.as_ref() == Some(&JSONB) {
+        return super::collections::delete(l, r);
+    }
     let (a, b) = arithmetic_types(&l, op, &r).ok_or_else(|| no_operator(&op.to_string(), &l, &r))?;
     let args = vec![coerce(l, &a)?, coerce(r, &b)?];
     call(name, args).map_err(super::errors::map_df_error)

@@ -62,7 +62,7 @@ impl<'a> Provider<'a> {
             mode,
             depth,
             planners,
-            relations: vec![Arc::new(super::unions::UnionPlanner)],
+            relations: vec![Arc::new(super::derived::DerivedPlanner)],
             references: None,
             used: RefCell::default(),
             named: RefCell::default(),
@@ -237,7 +237,7 @@ impl ContextProvider for Provider<'_> {
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
         if name.starts_with("pg_") {
             // Only the server's own and those that stand for syntax have names of this form.
-            let internal = name == "pg_extract" || name == "pg_neg";
+            let internal = super::typing::is_syntax(name);
             return self
                 .binder
                 .extra_udfs
@@ -307,9 +307,6 @@ struct PgTypes;
 
 impl TypePlanner for PgTypes {
     fn plan_type_field(&self, t: &ast::DataType) -> DfResult<Option<FieldRef>> {
-        if matches!(t, ast::DataType::Array(_)) {
-            return Ok(None);
-        }
         super::types::field_of(t).map(Some).map_err(external)
     }
 }

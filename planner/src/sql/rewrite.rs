@@ -2,7 +2,8 @@
 //!
 //! - Integer literals get PostgreSQL's types; ordinals and limits stay plain numbers.
 //! - Every expression that is not below another one is marked for [`super::typing`].
-//! - Unnamed result columns get PostgreSQL's names; repeated ones are told apart by [`super::names::MARK`].
+//! - Unnamed result columns get PostgreSQL's names; those that are, or beside a wildcard may be, repeated are told apart by
+//!   [`super::names::MARK`]. [`super::derived`] takes the mark away where it turns out to be needless.
 //! - `now()` and its kin become the statement's timestamp, or an error in a streaming query.
 //! - `TUMBLE(relation, column, width[, offset])` becomes a derived table:
 //!
@@ -20,11 +21,11 @@ use sqlparser::ast::{
     TableFactor, TimezoneInfo, Value, ValueWithSpan, VisitMut, VisitorMut, WindowType,
 };
 
+use super::derived;
 use super::ext::{fold, object_name};
 use super::literals::{frame_numbers, interval_text, number_literal, row_comparison, unary};
 use super::names::{MARK, column_name};
 use super::syntax::{cast, condition, function, keep_number, null, string, typed};
-use super::unions::has_set_operation;
 use super::windows::table_factor;
 use crate::{PlanError, Result};
 
@@ -139,18 +140,12 @@ fn prepare_query(q: &mut Query) -> Result<()> {
             .hint("Unroll the recursion to a fixed depth with joins."));
     }
     for cte in q.with.iter_mut().flat_map(|w| &mut w.cte_tables) {
-        // As a derived table, so that the types of its branches are settled like one's.
-        if has_set_operation(&cte.query) {
-            let inner = cte.query.clone();
-            let mut outer = super::parse::parse_query("SELECT * FROM (SELECT 1) AS c")?;
-            if let SetExpr::Select(s) = outer.body.as_mut()
-                && let Some(TableFactor::Derived { subquery, .. }) = s.from.first_mut().map(|f| &mut f.relation)
-            {
-                *subquery = inner;
-                cte.query = outer;
-            }
+        // As a derived table, so that the names of its columns and the types of its branches are settled like one's.
+        if derived::is_special(&cte.query) {
+            cte.query = Box::new(derived::around(cte.query.as_ref().clone())?);
         }
     }
+    derived::order_by_names(q)?;
     if let Some(order) = &mut q.order_by {
         match &mut order.kind {
             OrderByKind::Expressions(keys) => keys.iter_mut().for_each(|k| sort_key(&mut k.expr)),
@@ -257,7 +252,7 @@ fn constraint(op: &mut JoinOperator) -> Option<&mut JoinConstraint> {
 }
 
 /// What makes two plain columns collide in a projection.
-fn item_key(item: &SelectItem) -> Option<(String, bool)> {
+pub(super) fn item_key(item: &SelectItem) -> Option<(String, bool)> {
     match item {
         SelectItem::UnnamedExpr(e @ (Expr::Identifier(_) | Expr::CompoundIdentifier(_))) => {
             Some((column_name(e), true))
@@ -269,10 +264,7 @@ fn item_key(item: &SelectItem) -> Option<(String, bool)> {
 }
 
 fn name_columns(s: &mut Select) {
-    let wildcard = s
-        .projection
-        .iter()
-        .any(|i| matches!(i, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
+    let wildcard = derived::has_wildcard(s);
     let mut uses: HashMap<String, usize> = HashMap::new();
     for (name, _) in s.projection.iter().filter_map(item_key) {
         *uses.entry(name).or_default() += 1;
@@ -284,12 +276,7 @@ fn name_columns(s: &mut Select) {
         let alias = if repeated {
             let n = number.entry(name.clone()).or_default();
             *n += 1;
-            let explicit = matches!(item, SelectItem::ExprWithAlias { .. });
-            if uses.get(&name).copied().unwrap_or(0) == 1 && explicit {
-                name
-            } else {
-                format!("{name}{MARK}{n}")
-            }
+            format!("{name}{MARK}{n}")
         } else {
             name
         };
@@ -341,6 +328,12 @@ impl Rewriter {
                     );
                 }
             }
+            Expr::Array(_)
+            | Expr::AnyOp { .. }
+            | Expr::AllOp { .. }
+            | Expr::CompoundFieldAccess { .. }
+            | Expr::Like { any: true, .. }
+            | Expr::ILike { any: true, .. } => super::subscripts::rewrite(e)?,
             Expr::Ceil { expr, .. } => *e = function("ceil", vec![std::mem::replace(expr.as_mut(), null())]),
             Expr::Floor { expr, .. } => *e = function("floor", vec![std::mem::replace(expr.as_mut(), null())]),
             Expr::Function(_) => self.function(e)?,
@@ -391,6 +384,9 @@ impl Rewriter {
                 right: Box::new(Expr::Nested(Box::new(b))),
             }));
             return Ok(());
+        }
+        if matches!(name.as_str(), "array_agg" | "string_agg") {
+            super::subscripts::order_distinct(f);
         }
         if name == "every" {
             f.name = ObjectName::from(vec![Ident::new("bool_and")]);

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, IntervalMonthDayNano, i256};
 
-use super::types::{BARE_NUMERIC, QUOTIENT};
+use super::types::{BARE_NUMERIC, DEVIATION, QUOTIENT, is_unlimited};
 use crate::PlanError;
 
 /// Why a text is not a value of a type.
@@ -218,7 +218,7 @@ pub fn display_scale(value: i256, data_type: &DataType) -> usize {
         DataType::Decimal128(_, s) | DataType::Decimal256(_, s) => usize::try_from(*s).unwrap_or(0),
         _ => 0,
     };
-    if data_type != &BARE_NUMERIC && data_type != &QUOTIENT {
+    if !is_unlimited(data_type) {
         return scale;
     }
     let text = value.wrapping_abs().to_string();
@@ -231,13 +231,26 @@ pub fn display_scale(value: i256, data_type: &DataType) -> usize {
     if data_type == &BARE_NUMERIC {
         return needed;
     }
+    if value == i256::ZERO && data_type != &QUOTIENT {
+        return 0;
+    }
     // 0/n and n/n: PostgreSQL's estimate from the operands is one group of digits lower.
     if value == i256::ZERO || (needed == 0 && text.len() == scale + 1 && text.starts_with('1')) {
         return 20;
     }
     // Weight of the leading group of four digits, counted from the point.
     let digits = i64::try_from(text.len()).unwrap_or(0) - i64::try_from(scale).unwrap_or(0);
-    let weight = (digits - 1).div_euclid(4);
+    let mut exponent = digits - 1;
+    if data_type == &DEVIATION {
+        // A standard deviation has the digits of its variance.
+        let leading = text
+            .get(..text.len().min(17))
+            .and_then(|t| t.parse::<u128>().ok())
+            .unwrap_or(0);
+        let places = u32::try_from(text.len().min(17)).unwrap_or(17) - 1;
+        exponent = 2 * exponent + i64::from(leading * leading >= 10 * 100_u128.pow(places));
+    }
+    let weight = exponent.div_euclid(4);
     let estimate = usize::try_from((16 - 4 * weight).max(0)).unwrap_or(0);
     // Digits beyond the estimate tell that PostgreSQL's, made from the operands, was one or more groups higher.
     (estimate + needed.saturating_sub(estimate).next_multiple_of(4)).min(scale)
@@ -315,6 +328,47 @@ fn float(v: f64, scientific: String, digits_max: i32) -> String {
             out.push('.');
             out.push_str(&digits[point..]);
         }
+    }
+    out
+}
+
+/// uuid: 32 hexadecimal digits, with hyphens behind any group of four, in braces or not.
+pub fn parse_uuid(s: &str) -> Parse<[u8; 16]> {
+    let inner = match s.strip_prefix('{') {
+        Some(rest) => rest.strip_suffix('}').ok_or(Failure::Syntax)?,
+        None => s,
+    };
+    let mut out = [0_u8; 16];
+    let mut digits = 0_usize;
+    let mut hyphen = false;
+    for b in inner.bytes() {
+        if b == b'-' {
+            if hyphen || digits == 0 || !digits.is_multiple_of(4) || digits == 32 {
+                return Err(Failure::Syntax);
+            }
+            hyphen = true;
+            continue;
+        }
+        hyphen = false;
+        let digit = char::from(b)
+            .to_digit(16)
+            .and_then(|d| u8::try_from(d).ok())
+            .ok_or(Failure::Syntax)?;
+        let slot = out.get_mut(digits / 2).ok_or(Failure::Syntax)?;
+        *slot = *slot << 4 | digit;
+        digits += 1;
+    }
+    if digits == 32 { Ok(out) } else { Err(Failure::Syntax) }
+}
+
+/// uuid.
+pub fn format_uuid(v: &[u8]) -> String {
+    let mut out = String::with_capacity(36);
+    for (i, b) in v.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        let _infallible = write!(out, "{b:02x}");
     }
     out
 }

@@ -7,10 +7,16 @@
 //! | numeric(p,s) | Decimal128 (p ≤ 38), Decimal256 (p ≤ 74) |
 //! | numeric | [`BARE_NUMERIC`] |
 //! | a numeric quotient, `avg` | [`QUOTIENT`] |
+//! | `variance`, `stddev` of integers and numeric | [`VARIANCE`], [`DEVIATION`] |
 //! | text, varchar, varchar(n) | Utf8; `varchar` and its length stand in field metadata |
 //! | bytea | Binary |
 //! | date, timestamp, timestamptz | Date32, Timestamp(µs), Timestamp(µs, "UTC") |
 //! | interval | Interval(MonthDayNano) |
+//! | uuid | [`UUID`] |
+//! | json, jsonb | [`JSON`]: its text; [`JSONB`]: bytes of [`super::json`], which are equal and ordered as the values are |
+//! | an array of one dimension | List of the element's type |
+//!
+//! A type must tell by itself what it is, since plan nodes lose field metadata. So json and jsonb are two byte types that nothing else uses.
 //!
 //! Why numeric looks like this: `docs/decisions/0001-numeric.md`.
 
@@ -27,6 +33,16 @@ pub const BARE_NUMERIC: DataType = DataType::Decimal256(76, 38);
 /// The type of numeric division and `avg`: like [`BARE_NUMERIC`], but shown with PostgreSQL's trailing zeros. The precision is
 /// the mark, so it survives every plan node.
 pub const QUOTIENT: DataType = DataType::Decimal256(75, 38);
+/// The type of `variance` and its kin over exact numbers: digits as a [`QUOTIENT`]'s, but 0 is shown as such.
+pub const VARIANCE: DataType = DataType::Decimal256(75, 37);
+/// The type of `stddev` and its kin over exact numbers: shown with as many digits as its square, the variance.
+pub const DEVIATION: DataType = DataType::Decimal256(76, 37);
+/// json.
+pub const JSON: DataType = DataType::BinaryView;
+/// jsonb.
+pub const JSONB: DataType = DataType::LargeBinary;
+/// uuid.
+pub const UUID: DataType = DataType::FixedSizeBinary(16);
 /// Largest precision that can be declared.
 pub const DECLARED_PRECISION_MAX: u8 = 74;
 
@@ -36,6 +52,24 @@ pub const META_TYPE: &str = "pg.type";
 const BLANK_PADDED: &str = "bpchar";
 /// Field metadata: the length of `varchar(n)`.
 pub const META_LENGTH: &str = "pg.length";
+
+/// Is it one of the types of numeric whose digits no declaration bounds?
+pub fn is_unlimited(t: &DataType) -> bool {
+    matches!(t, DataType::Decimal256(75 | 76, 37 | 38))
+}
+
+/// The type of arrays of a type.
+pub fn list_of(item: DataType) -> DataType {
+    DataType::List(Arc::new(Field::new_list_field(item, true)))
+}
+
+/// The type of an array's elements.
+pub fn item_of(t: &DataType) -> Option<&DataType> {
+    match t {
+        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) => Some(f.data_type()),
+        _ => None,
+    }
+}
 
 /// Timestamp without time zone.
 pub fn timestamp() -> DataType {
@@ -88,9 +122,29 @@ pub fn field_of(sql: &ast::DataType) -> Result<FieldRef> {
         }
         S::Char(length) | S::Character(length) => character(length.as_ref()),
         S::Regclass => plain(DataType::Utf8),
+        S::JSON => plain(JSON),
+        S::JSONB => plain(JSONB),
+        S::Uuid => plain(UUID),
+        S::Array(ast::ArrayElemTypeDef::SquareBracket(item, _) | ast::ArrayElemTypeDef::Parenthesis(item)) => {
+            field_of(item).and_then(|item| array(&item))
+        }
         S::Custom(name, args) => custom(name, args),
         other => Err(unsupported_type(&other.to_string().to_lowercase())),
     }
+}
+
+/// Arrays of a type. As in PostgreSQL, `integer[][]` is `integer[]`; values have one dimension here.
+fn array(item: &Field) -> Result<FieldRef> {
+    if varchar_length(item).is_some() {
+        return Err(
+            PlanError::unsupported(format!("type {}[] is not supported", pg_type_name(item))).hint("Use text[]."),
+        );
+    }
+    let t = match item.data_type() {
+        list @ DataType::List(_) => list.clone(),
+        other => list_of(other.clone()),
+    };
+    Ok(Arc::new(Field::new("", t, true).with_metadata(item.metadata().clone())))
 }
 
 fn custom(name: &ast::ObjectName, args: &[String]) -> Result<FieldRef> {
@@ -104,15 +158,47 @@ fn custom(name: &ast::ObjectName, args: &[String]) -> Result<FieldRef> {
         "timestamptz" if args.is_empty() => plain(timestamptz()),
         "name" | "regtype" | "regproc" | "regnamespace" => plain(DataType::Utf8),
         "oid" => plain(DataType::Int32),
-        "json" | "jsonb" | "uuid" | "bpchar" | "money" | "inet" | "xml" => Err(unsupported_type(&name)),
+        "json" => plain(JSON),
+        "jsonb" => plain(JSONB),
+        "uuid" => plain(UUID),
+        "bpchar" | "money" | "inet" | "xml" => Err(unsupported_type(&name)),
+        array if array.strip_prefix('_').and_then(type_of_name).is_some() => plain(
+            array
+                .strip_prefix('_')
+                .and_then(type_of_name)
+                .map_or(DataType::Null, list_of),
+        ),
         _ => Err(PlanError::new("42704", format!("type \"{name}\" does not exist"))),
     }
+}
+
+/// A type by PostgreSQL's internal name, as `_int4` and its like hold it.
+fn type_of_name(name: &str) -> Option<DataType> {
+    Some(match name {
+        "bool" => DataType::Boolean,
+        "int2" => DataType::Int16,
+        "int4" => DataType::Int32,
+        "int8" => DataType::Int64,
+        "float4" => DataType::Float32,
+        "float8" => DataType::Float64,
+        "numeric" => BARE_NUMERIC,
+        "text" | "varchar" => DataType::Utf8,
+        "bytea" => DataType::Binary,
+        "date" => DataType::Date32,
+        "timestamp" => timestamp(),
+        "timestamptz" => timestamptz(),
+        "interval" => interval(),
+        "uuid" => UUID,
+        "json" => JSON,
+        "jsonb" => JSONB,
+        _ => return None,
+    })
 }
 
 fn unsupported_type(name: &str) -> PlanError {
     PlanError::unsupported(format!("type {name} is not supported")).hint(
         "Supported are boolean, smallint, integer, bigint, real, double precision, numeric, text, varchar, bytea, date, \
-         timestamp, timestamptz and interval.",
+         timestamp, timestamptz, interval, uuid, json, jsonb and arrays of these.",
     )
 }
 
@@ -222,7 +308,7 @@ fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
     Ok(Arc::new(Field::new("", DataType::Utf8, true).with_metadata(meta)))
 }
 
-/// Whether records of sources and sinks can hold values of a type.
+/// Whether records of both sources and sinks can hold values of a type.
 pub fn is_in_records(data_type: &DataType) -> bool {
     matches!(
         data_type,
@@ -240,6 +326,11 @@ pub fn is_in_records(data_type: &DataType) -> bool {
             | DataType::Timestamp(TimeUnit::Microsecond, _)
             | DataType::Interval(IntervalUnit::MonthDayNano)
     )
+}
+
+/// Whether records of sources can hold values of a type.
+pub fn is_in_sources(data_type: &DataType) -> bool {
+    is_in_records(data_type) || data_type == &JSON || data_type == &JSONB
 }
 
 /// The length limit of a `varchar(n)` or `character(n)` field.
@@ -267,8 +358,12 @@ pub fn pg_type_name(field: &Field) -> String {
         return format!("character({})", varchar_length(field).unwrap_or(1));
     }
     match field.data_type() {
-        t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if t != &BARE_NUMERIC && t != &QUOTIENT => {
+        t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if !is_unlimited(t) => {
             format!("numeric({p},{s})")
+        }
+        DataType::List(item) => {
+            let item = item.as_ref().clone().with_metadata(field.metadata().clone());
+            format!("{}[]", pg_type_name(&item))
         }
         t => base_name(t).to_owned(),
     }
@@ -287,15 +382,66 @@ pub fn base_name(t: &DataType) -> &'static str {
             "numeric"
         }
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "text",
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => "bytea",
+        &UUID => "uuid",
+        &JSON => "json",
+        &JSONB => "jsonb",
+        DataType::Binary | DataType::FixedSizeBinary(_) => "bytea",
         DataType::Date32 | DataType::Date64 => "date",
         DataType::Timestamp(_, None) => "timestamp without time zone",
         DataType::Timestamp(_, Some(_)) => "timestamp with time zone",
         DataType::Time32(_) | DataType::Time64(_) => "time without time zone",
         DataType::Interval(_) | DataType::Duration(_) => "interval",
         DataType::Null => "unknown",
-        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => "anyarray",
+        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) => {
+            array_name(base_name(f.data_type()))
+        }
         _ => "record",
+    }
+}
+
+fn array_name(item: &str) -> &'static str {
+    match item {
+        "boolean" => "boolean[]",
+        "smallint" => "smallint[]",
+        "integer" => "integer[]",
+        "bigint" => "bigint[]",
+        "real" => "real[]",
+        "double precision" => "double precision[]",
+        "numeric" => "numeric[]",
+        "text" => "text[]",
+        "uuid" => "uuid[]",
+        "json" => "json[]",
+        "jsonb" => "jsonb[]",
+        "bytea" => "bytea[]",
+        "date" => "date[]",
+        "timestamp without time zone" => "timestamp without time zone[]",
+        "timestamp with time zone" => "timestamp with time zone[]",
+        "interval" => "interval[]",
+        _ => "anyarray",
+    }
+}
+
+/// The object id of the array type of the element type `item` in `pg_type`.
+fn array_oid(item: u32) -> u32 {
+    match item {
+        16 => 1000,
+        17 => 1001,
+        20 => 1016,
+        21 => 1005,
+        23 => 1007,
+        700 => 1021,
+        701 => 1022,
+        1042 => 1014,
+        1043 => 1015,
+        1082 => 1182,
+        1114 => 1115,
+        1184 => 1185,
+        1186 => 1187,
+        1700 => 1231,
+        2950 => 2951,
+        114 => 199,
+        3802 => 3807,
+        _ => 1009,
     }
 }
 
@@ -303,7 +449,13 @@ pub fn base_name(t: &DataType) -> &'static str {
 pub fn oid(field: &Field) -> u32 {
     match field.data_type() {
         DataType::Boolean => 16,
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => 17,
+        &UUID => 2950,
+        &JSON => 114,
+        &JSONB => 3802,
+        DataType::Binary | DataType::FixedSizeBinary(_) => 17,
+        DataType::List(item) | DataType::LargeList(item) => {
+            array_oid(oid(&item.as_ref().clone().with_metadata(field.metadata().clone())))
+        }
         DataType::Int64 | DataType::UInt32 | DataType::UInt64 => 20,
         DataType::Int8 | DataType::Int16 => 21,
         DataType::Int32 | DataType::UInt8 | DataType::UInt16 => 23,
@@ -323,9 +475,10 @@ pub fn oid(field: &Field) -> u32 {
 /// The type modifier of a column (`atttypmod`), -1 if none.
 pub fn typmod(field: &Field) -> i32 {
     match field.data_type() {
-        t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if t != &BARE_NUMERIC && t != &QUOTIENT => {
+        t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if !is_unlimited(t) => {
             (i32::from(*p) << 16 | i32::from(*s)) + 4
         }
+        DataType::List(item) => typmod(item),
         DataType::Utf8 => varchar_length(field)
             .and_then(|n| i32::try_from(n).ok())
             .map_or(-1, |n| n + 4),
@@ -349,6 +502,25 @@ pub fn type_of_oid(oid: u32) -> Option<DataType> {
         1186 => interval(),
         1700 => BARE_NUMERIC,
         19 | 25 | 1042 | 1043 => DataType::Utf8,
+        114 => JSON,
+        3802 => JSONB,
+        2950 => UUID,
+        1000 => list_of(DataType::Boolean),
+        1001 => list_of(DataType::Binary),
+        1016 => list_of(DataType::Int64),
+        1005 => list_of(DataType::Int16),
+        1007 | 1028 => list_of(DataType::Int32),
+        1021 => list_of(DataType::Float32),
+        1022 => list_of(DataType::Float64),
+        1003 | 1009 | 1014 | 1015 => list_of(DataType::Utf8),
+        1182 => list_of(DataType::Date32),
+        1115 => list_of(timestamp()),
+        1185 => list_of(timestamptz()),
+        1187 => list_of(interval()),
+        1231 => list_of(BARE_NUMERIC),
+        2951 => list_of(UUID),
+        199 => list_of(JSON),
+        3807 => list_of(JSONB),
         _ => return None,
     })
 }
@@ -362,11 +534,17 @@ pub fn canonical(t: &DataType) -> DataType {
         DataType::Float16 => DataType::Float32,
         DataType::Decimal32(p, s) | DataType::Decimal64(p, s) => DataType::Decimal128(*p, *s),
         DataType::Utf8View | DataType::LargeUtf8 | DataType::Null => DataType::Utf8,
-        DataType::BinaryView | DataType::LargeBinary | DataType::FixedSizeBinary(_) => DataType::Binary,
+        &UUID => UUID,
+        DataType::FixedSizeBinary(_) => DataType::Binary,
         DataType::Date64 => DataType::Date32,
         DataType::Timestamp(_, None) => timestamp(),
         DataType::Timestamp(_, Some(_)) => timestamptz(),
         DataType::Interval(_) | DataType::Duration(_) => interval(),
+        // An array of NULLs keeps its unknown element type, so that a cast can still give it one.
+        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) => match f.data_type() {
+            DataType::Null => list_of(DataType::Null),
+            item => list_of(canonical(item)),
+        },
         other => other.clone(),
     }
 }

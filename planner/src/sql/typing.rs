@@ -17,7 +17,7 @@ use sqlparser::ast::BinaryOperator;
 use super::errors::map_df_error;
 use super::functions::{call, external};
 use super::operators::{self, Typed, binary, boolean, cast_expr, coerce, common_type, df, is_unknown};
-use super::types;
+use super::types::{self, JSON, JSONB};
 use crate::{PlanError, Result};
 
 /// The marking operator; no user can write it.
@@ -54,6 +54,11 @@ impl ExprPlanner for PgExprPlanner {
                 let typed = typed(type_expr(raw.left, schema)?, schema)?;
                 return df(boolean(typed, &clause)).map(PlannerResult::Planned);
             }
+        }
+        if let Some(f) = super::collections::operator(&raw.op) {
+            let l = typed(type_expr(raw.left, schema)?, schema)?;
+            let r = typed(type_expr(raw.right, schema)?, schema)?;
+            return df(f(l, r)).map(PlannerResult::Planned);
         }
         let Some(op) = operator(&raw.op) else {
             return Ok(PlannerResult::Original(raw));
@@ -156,9 +161,7 @@ impl TreeNodeRewriter for Typer<'_> {
         // Operators and casts have been typed when they were made.
         let done = match &e {
             Expr::BinaryExpr(b) => !matches!(b.op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom),
-            Expr::ScalarFunction(f) => {
-                f.func.name().starts_with("pg_") && !matches!(f.func.name(), "pg_extract" | "pg_neg")
-            }
+            Expr::ScalarFunction(f) => f.func.name().starts_with("pg_") && !is_syntax(f.func.name()),
             _ => false,
         };
         let next = if done {
@@ -292,6 +295,9 @@ impl Typer<'_> {
             }
         }
         let target = df(common_type(&all, "IN"))?;
+        if types::item_of(&target).is_some() || target == JSON {
+            return in_compared(&x, items, list.negated);
+        }
         let expr = df(coerce(x, &target))?;
         let list_exprs = items
             .into_iter()
@@ -408,6 +414,28 @@ impl Typer<'_> {
     }
 }
 
+/// `x IN (…)` as comparisons, for types that DataFusion compares otherwise.
+fn in_compared(x: &Typed, items: Vec<Typed>, negated: bool) -> DfResult<Expr> {
+    let mut any: Option<Expr> = None;
+    for item in items {
+        let same = df(binary(x.clone(), Operator::Eq, item))?;
+        any = Some(match any {
+            None => same,
+            Some(before) => Expr::BinaryExpr(BinaryExpr::new(Box::new(before), Operator::Or, Box::new(same))),
+        });
+    }
+    let any = any.unwrap_or(Expr::Literal(ScalarValue::Boolean(Some(false)), None));
+    Ok(if negated { Expr::Not(Box::new(any)) } else { any })
+}
+
+/// Functions that stand for syntax, so their arguments are to be typed.
+pub(super) fn is_syntax(name: &str) -> bool {
+    matches!(
+        name,
+        "pg_extract" | "pg_neg" | "pg_array" | "pg_subscript" | "pg_slice" | "pg_any" | "pg_all"
+    )
+}
+
 /// A LIKE pattern with another escape character, written with backslashes.
 fn backslashed(pattern: &str, escape: char) -> String {
     let mut out = String::new();
@@ -436,7 +464,9 @@ pub(super) fn castable(from: &DataType, to: &DataType) -> Result<()> {
         || matches!((from, to), (Date32 | Timestamp(..), Date32 | Timestamp(..)))
         || types::canonical(from) == types::canonical(to)
         || from == &DataType::Null
-        || to.is_nested();
+        || (matches!(from, &JSON | &JSONB) && matches!(to, &JSON | &JSONB))
+        || (from == &JSONB && (to == &DataType::Boolean || operators::is_number(to)))
+        || matches!((types::item_of(from), types::item_of(to)), (Some(a), Some(b)) if castable(a, b).is_ok());
     if ok {
         Ok(())
     } else {

@@ -1,56 +1,20 @@
 //! Column types of UNION: PostgreSQL's common type of the branches, settled before anything above is typed.
 //!
-//! DataFusion lets a union have its first branch's types until much later. So derived tables that hold a set operation are planned
-//! through [`UnionPlanner`], which settles them, and the binder settles what remains at the top of a query.
+//! DataFusion lets a union have its first branch's types until much later. So [`super::derived`] settles those in derived tables, and
+//! the binder what remains at the top of a query.
 
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, Result as DfResult};
-use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Union};
-use sqlparser::ast::{Query, SetExpr, TableFactor};
+use sqlparser::ast::{Query, SetExpr};
 
 use super::functions::external;
 use super::operators::{Typed, cast_expr, common_type, df, is_text, is_unknown};
 use super::typing::castable;
 use crate::PlanError;
-
-/// Plans derived tables over set operations.
-#[derive(Debug)]
-pub(super) struct UnionPlanner;
-
-impl RelationPlanner for UnionPlanner {
-    fn plan_relation(
-        &self,
-        relation: TableFactor,
-        context: &mut dyn RelationPlannerContext,
-    ) -> DfResult<RelationPlanning> {
-        match relation {
-            // The alias is taken away for the inner planning, which also tells that planning apart.
-            TableFactor::Derived {
-                lateral: false,
-                subquery,
-                alias: Some(alias),
-                sample: None,
-            } if has_set_operation(&subquery) => {
-                let plan = context.plan(TableFactor::Derived {
-                    lateral: false,
-                    subquery,
-                    alias: None,
-                    sample: None,
-                })?;
-                let plan = settle(plan)?;
-                Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
-                    plan,
-                    Some(alias),
-                ))))
-            }
-            other => Ok(RelationPlanning::Original(Box::new(other))),
-        }
-    }
-}
 
 /// Does a query unite others, at its top?
 pub(super) fn has_set_operation(q: &Query) -> bool {

@@ -62,6 +62,8 @@ pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> Strin
         AggFunc::BoolAnd => "bool_and",
         AggFunc::BoolOr => "bool_or",
         AggFunc::StringAgg => "string_agg",
+        AggFunc::ArrayAgg => "array_agg",
+        AggFunc::Spread(kind) => kind.name(),
     };
     let mut arg = call.arg.map_or("*".to_string(), &name);
     if call.func == AggFunc::StringAgg {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Decimal128Array, Float32Array, Float64Array, Int64Array, PrimitiveArray, new_null_array,
+    Array, ArrayRef, AsArray, Decimal128Array, Float32Array, Float64Array, Int64Array, ListArray, PrimitiveArray,
+    new_null_array,
 };
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
@@ -147,6 +148,16 @@ pub fn canonical(array: &ArrayRef) -> ArrayRef {
                 .as_primitive::<Float32Type>()
                 .unary(|v| if v.is_nan() { f32::NAN } else { v + 0.0 });
             Arc::new(floats)
+        }
+        DataType::List(field) if field.data_type().is_floating() => {
+            let list = array.as_list::<i32>();
+            let (offsets, nulls) = (list.offsets().clone(), list.nulls().cloned());
+            Arc::new(ListArray::new(
+                Arc::clone(field),
+                offsets,
+                canonical(list.values()),
+                nulls,
+            ))
         }
         _ => Arc::clone(array),
     }

@@ -11,7 +11,7 @@ use super::constraints::{Constraint, all, constraints};
 use super::functions::view_text;
 use super::relations::default_text;
 use super::rows::{Made, Row, build};
-use super::types::TYPES;
+use super::types::{TYPES, array_element};
 
 fn some(s: impl Into<String>) -> Option<String> {
     Some(s.into())
@@ -199,13 +199,20 @@ fn measures(type_id: i32, modifier: i32) -> Measures {
 
 fn column(context: &SystemContext, object: &CatalogObject, c: usize, field: &Field) -> Row {
     let full = pg_type_name(field);
-    let base = full.split('(').next().unwrap_or(&full).to_owned();
     let type_id = i32::try_from(oid(field)).unwrap_or(0);
-    let udt = TYPES
-        .iter()
-        .find(|(o, ..)| *o == type_id)
-        .map_or(base.as_str(), |(_, n, also)| also.first().unwrap_or(n))
-        .to_owned();
+    let element = array_element(type_id);
+    let base = match element {
+        Some(_) => "ARRAY".to_owned(),
+        None => full.split('(').next().unwrap_or(&full).to_owned(),
+    };
+    let internal = |id: i32| {
+        let found = TYPES.iter().find(|(o, ..)| *o == id);
+        found.map_or(base.as_str(), |(_, n, also)| also.first().unwrap_or(n))
+    };
+    let udt = match element {
+        Some(element) => format!("_{}", internal(element)),
+        None => internal(type_id).to_owned(),
+    };
     let m = measures(type_id, typmod(field));
     let number = |n: Option<i32>| n.map(|n| n.to_string());
     let table = object.table();

@@ -86,6 +86,11 @@ const ARRAYS: &[(i32, i32)] = &[
     (3802, 3807),
 ];
 
+/// The element type of an array type.
+pub fn array_element(oid: i32) -> Option<i32> {
+    ARRAYS.iter().find(|(_, a)| *a == oid).map(|(e, _)| *e)
+}
+
 fn type_category(oid: i32) -> &'static str {
     match oid {
         16 => "B",

@@ -5,13 +5,14 @@
 //! apart. Cost: one match and the digits per value.
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array, Float32Array,
-    Float64Array, Int16Array, Int32Array, Int64Array, IntervalMonthDayNanoArray, RecordBatch, StringArray,
-    StringBuilder, TimestampMicrosecondArray,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, Date32Array, Decimal128Array,
+    Decimal256Array, FixedSizeBinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array,
+    IntervalMonthDayNanoArray, LargeBinaryArray, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
-use arrow::datatypes::{DataType, IntervalUnit, TimeUnit};
+use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use bytes::{BufMut, BytesMut};
-use levee_planner::sql::types::canonical;
+use levee_planner::sql::types::{JSON, JSONB, UUID, canonical, oid};
+use levee_planner::sql::{array_text, json, text};
 
 use super::datetime::{PG_EPOCH_DAYS, PG_EPOCH_US, put_date, put_timestamp, put_timestamptz};
 use super::float::{put_f32, put_f64};
@@ -46,17 +47,17 @@ enum Column {
     Timestamp(TimestampMicrosecondArray),
     Timestamptz(TimestampMicrosecondArray),
     Interval(IntervalMonthDayNanoArray),
+    Uuid(FixedSizeBinaryArray),
+    Json(BinaryViewArray),
+    Jsonb(LargeBinaryArray),
+    /// Its elements, and the object id of their type.
+    List(ListArray, Box<Column>, u32),
 }
 
 impl Column {
     fn of(array: &ArrayRef) -> Result<Self> {
         let wanted = canonical(array.data_type());
-        let array = if matches!(
-            wanted,
-            DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)
-        ) {
-            list_text(array)?
-        } else if let DataType::Dictionary(_, value) = &wanted {
+        let array = if let DataType::Dictionary(_, value) = &wanted {
             arrow::compute::cast(array, &canonical(value))?
         } else if &wanted == array.data_type() {
             ArrayRef::clone(array)
@@ -82,6 +83,15 @@ impl Column {
             DataType::Timestamp(TimeUnit::Microsecond, None) => Self::Timestamp(array.as_primitive().clone()),
             DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => Self::Timestamptz(array.as_primitive().clone()),
             DataType::Interval(IntervalUnit::MonthDayNano) => Self::Interval(array.as_primitive().clone()),
+            &UUID => Self::Uuid(array.as_fixed_size_binary().clone()),
+            &JSON => Self::Json(array.as_binary_view().clone()),
+            &JSONB => Self::Jsonb(array.as_binary().clone()),
+            DataType::List(item) => {
+                let list = array.as_list::<i32>().clone();
+                let element = Field::new("", canonical(item.data_type()), true);
+                let elements = Self::of(list.values())?;
+                Self::List(list, Box::new(elements), oid(&element))
+            }
             _ => {
                 let text = arrow::compute::cast(&array, &DataType::Utf8).map_err(|_| {
                     SqlError::unsupported(format!("results of type {} are not supported", array.data_type()))
@@ -106,6 +116,10 @@ impl Column {
             Self::Date(a) => a,
             Self::Timestamp(a) | Self::Timestamptz(a) => a,
             Self::Interval(a) => a,
+            Self::Uuid(a) => a,
+            Self::Json(a) => a,
+            Self::Jsonb(a) => a,
+            Self::List(a, ..) => a,
         }
     }
 
@@ -125,6 +139,10 @@ impl Column {
             Self::Timestamp(a) => put_timestamp(out, a.value(i)),
             Self::Timestamptz(a) => put_timestamptz(out, a.value(i), &style.zone),
             Self::Interval(a) => put_interval(out, interval_at(a, i)),
+            Self::Uuid(a) => out.put_slice(text::format_uuid(a.value(i)).as_bytes()),
+            Self::Json(a) => out.put_slice(a.value(i)),
+            Self::Jsonb(a) => out.put_slice(json::text(a.value(i)).as_bytes()),
+            Self::List(a, elements, _) => put_list_text(out, range(a, i), elements, style),
         }
     }
 
@@ -154,7 +172,45 @@ impl Column {
                 out.put_i32(v.days);
                 out.put_i32(v.months);
             }
+            Self::Uuid(a) => out.put_slice(a.value(i)),
+            Self::Json(a) => out.put_slice(a.value(i)),
+            Self::Jsonb(a) => {
+                // The version of the form.
+                out.put_u8(1);
+                out.put_slice(json::text(a.value(i)).as_bytes());
+            }
+            Self::List(a, elements, item) => put_list_binary(out, range(a, i), elements, *item),
         }
+    }
+}
+
+/// Where a row's elements stand.
+fn range(list: &ListArray, row: usize) -> std::ops::Range<usize> {
+    let at = |i: usize| usize::try_from(list.value_offsets()[i]).unwrap_or(0);
+    at(row)..at(row + 1)
+}
+
+/// An array: its dimensions (none or one), whether it has NULLs, its elements' type, length and lower bound; then each element's length and
+/// value.
+fn put_list_binary(out: &mut BytesMut, elements: std::ops::Range<usize>, column: &Column, item: u32) {
+    let has_nulls = elements.clone().any(|e| column.array().is_null(e));
+    out.put_i32(i32::from(!elements.is_empty()));
+    out.put_i32(i32::from(has_nulls));
+    out.put_u32(item);
+    if elements.is_empty() {
+        return;
+    }
+    out.put_i32(i32::try_from(elements.len()).unwrap_or(i32::MAX));
+    out.put_i32(1);
+    for e in elements {
+        if column.array().is_null(e) {
+            out.put_i32(-1);
+            continue;
+        }
+        let at = out.len();
+        out.put_u32(0);
+        column.put_binary(out, e);
+        patch_length(out, at, out.len() - at - 4);
     }
 }
 
@@ -171,63 +227,26 @@ fn scale(s: i8) -> Result<usize> {
     usize::try_from(s).map_err(|_| SqlError::unsupported("numeric with a negative scale is not supported"))
 }
 
-/// Arrays in PostgreSQL's text form, `{a,b}`.
-fn list_text(array: &ArrayRef) -> Result<ArrayRef> {
-    let items = |i: usize| -> Option<ArrayRef> {
-        if array.is_null(i) {
-            return None;
-        }
-        match array.data_type() {
-            DataType::List(_) => Some(array.as_list::<i32>().value(i)),
-            DataType::LargeList(_) => Some(array.as_list::<i64>().value(i)),
-            _ => Some(array.as_fixed_size_list().value(i)),
-        }
-    };
-    let mut builder = StringBuilder::new();
+/// An array in PostgreSQL's text form, `{a,b}`.
+fn put_list_text(out: &mut BytesMut, elements: std::ops::Range<usize>, column: &Column, style: &TextStyle) {
     let mut raw = BytesMut::new();
-    for i in 0..array.len() {
-        let Some(values) = items(i) else {
-            builder.append_null();
+    let mut quoted = String::new();
+    out.put_u8(b'{');
+    for (n, e) in elements.enumerate() {
+        if n > 0 {
+            out.put_u8(b',');
+        }
+        if column.array().is_null(e) {
+            out.put_slice(b"NULL");
             continue;
-        };
-        let column = Column::of(&values)?;
-        let mut text = String::from("{");
-        for j in 0..values.len() {
-            if j > 0 {
-                text.push(',');
-            }
-            if values.is_null(j) {
-                text.push_str("NULL");
-                continue;
-            }
-            raw.clear();
-            column.put_text(&mut raw, j, &TextStyle::default());
-            push_element(
-                &mut text,
-                &String::from_utf8_lossy(&raw),
-                matches!(column, Column::Text(_)),
-            );
         }
-        text.push('}');
-        builder.append_value(text);
+        raw.clear();
+        column.put_text(&mut raw, e, style);
+        quoted.clear();
+        array_text::put_element(&String::from_utf8_lossy(&raw), &mut quoted);
+        out.put_slice(quoted.as_bytes());
     }
-    Ok(std::sync::Arc::new(builder.finish()))
-}
-
-fn push_element(text: &mut String, value: &str, is_text: bool) {
-    let special = |c: char| matches!(c, '{' | '}' | ',' | '"' | '\\') || c.is_whitespace();
-    if !(is_text && (value.is_empty() || value.contains(special) || value.eq_ignore_ascii_case("null"))) {
-        text.push_str(value);
-        return;
-    }
-    text.push('"');
-    for c in value.chars() {
-        if matches!(c, '"' | '\\') {
-            text.push('\\');
-        }
-        text.push(c);
-    }
-    text.push('"');
+    out.put_u8(b'}');
 }
 
 /// A batch prepared for writing: rows can be taken in pieces, as a portal's limits want.
@@ -420,5 +439,15 @@ mod tests {
             value_text(&array, 0, &TextStyle::default()).expect("list").as_deref(),
             Some("{a,\"b c\",NULL,\"\"}")
         );
+        let batch = RecordBatch::try_from_iter([("a", array)]).expect("batch");
+        let mut out = BytesMut::new();
+        BatchEncoder::new(&batch, &[true])
+            .expect("encoder")
+            .put_copy_binary(&mut out, 0);
+        let mut expected = vec![
+            0, 1, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 25, 0, 0, 0, 4, 0, 0, 0, 1,
+        ];
+        expected.extend(b"\0\0\0\x01a\0\0\0\x03b c\xff\xff\xff\xff\0\0\0\0");
+        assert_eq!(&out[..], expected);
     }
 }

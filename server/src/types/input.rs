@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Decimal256Builder, Float32Builder,
-    Float64Builder, Int16Builder, Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder,
-    TimestampMicrosecondBuilder,
+    ArrayRef, BinaryBuilder, BinaryViewBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Decimal256Builder,
+    FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
+    IntervalMonthDayNanoBuilder, LargeBinaryBuilder, ListArray, StringBuilder, TimestampMicrosecondBuilder,
 };
-use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, IntervalUnit, TimeUnit};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, FieldRef, IntervalMonthDayNano, IntervalUnit, TimeUnit};
 use datafusion::scalar::ScalarValue;
-use levee_planner::sql::types::{base_name, is_character, varchar_length};
+use levee_planner::sql::types::{JSON, JSONB, UUID, base_name, is_character, varchar_length};
+use levee_planner::sql::{array_text, json, text};
 
 use super::datetime::{PG_EPOCH_DAYS, PG_EPOCH_US, parse_date, parse_timestamp, parse_timestamptz};
 use super::float::{parse_f32, parse_f64, parse_int};
@@ -45,6 +47,92 @@ enum Builder {
     Timestamp(TimestampMicrosecondBuilder),
     Timestamptz(TimestampMicrosecondBuilder),
     Interval(IntervalMonthDayNanoBuilder),
+    Uuid(FixedSizeBinaryBuilder),
+    Json(BinaryViewBuilder),
+    Jsonb(LargeBinaryBuilder),
+    List(Box<Elements>),
+}
+
+/// Arrays under construction.
+#[derive(Debug)]
+struct Elements {
+    item: FieldRef,
+    values: ColumnInput,
+    lengths: Vec<usize>,
+    valid: Vec<bool>,
+}
+
+impl Elements {
+    fn end(&mut self, length: usize, valid: bool) {
+        self.lengths.push(length);
+        self.valid.push(valid);
+    }
+
+    fn text(&mut self, text: &str, zone: &Zone) -> Result<()> {
+        let items = array_text::parse(text)?;
+        for item in &items {
+            match item {
+                Some(item) => self.values.text(item, zone)?,
+                None => self.values.null(),
+            }
+        }
+        self.end(items.len(), true);
+        Ok(())
+    }
+
+    /// The form that [`super::encode`] writes.
+    fn binary(&mut self, raw: &[u8]) -> Result<()> {
+        let mut at = Words(raw);
+        let (dimensions, _flags, _item) = (at.word()?, at.word()?, at.word()?);
+        if dimensions == 0 {
+            self.end(0, true);
+            return Ok(());
+        }
+        if dimensions != 1 {
+            return Err(array_text::several_dimensions().into());
+        }
+        let length = usize::try_from(at.word()?).map_err(|_| bad_binary())?;
+        let _lower_bound = at.word()?;
+        for _ in 0..length {
+            match at.word()? {
+                -1 => self.values.null(),
+                n => {
+                    let n = usize::try_from(n).map_err(|_| bad_binary())?;
+                    let (value, rest) = at.0.split_at_checked(n).ok_or_else(bad_binary)?;
+                    at.0 = rest;
+                    self.values.binary(value)?;
+                }
+            }
+        }
+        self.end(length, true);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        let offsets = OffsetBuffer::from_lengths(std::mem::take(&mut self.lengths));
+        let nulls = NullBuffer::from(std::mem::take(&mut self.valid));
+        Arc::new(ListArray::new(
+            Arc::clone(&self.item),
+            offsets,
+            self.values.finish(),
+            Some(nulls),
+        ))
+    }
+}
+
+/// Reads 32-bit words.
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn word(&mut self) -> Result<i32> {
+        let (word, rest) = self.0.split_first_chunk::<4>().ok_or_else(bad_binary)?;
+        self.0 = rest;
+        Ok(i32::from_be_bytes(*word))
+    }
+}
+
+fn bad_binary() -> SqlError {
+    SqlError::new("22P03", "incorrect binary data format in bind parameter")
 }
 
 impl ColumnInput {
@@ -75,6 +163,15 @@ impl ColumnInput {
                 Builder::Timestamptz(TimestampMicrosecondBuilder::new().with_data_type(t.clone()))
             }
             DataType::Interval(IntervalUnit::MonthDayNano) => Builder::Interval(IntervalMonthDayNanoBuilder::new()),
+            &UUID => Builder::Uuid(FixedSizeBinaryBuilder::new(16)),
+            &JSON => Builder::Json(BinaryViewBuilder::new()),
+            &JSONB => Builder::Jsonb(LargeBinaryBuilder::new()),
+            DataType::List(item) => Builder::List(Box::new(Elements {
+                item: Arc::clone(item),
+                values: Self::new(item)?,
+                lengths: Vec::new(),
+                valid: Vec::new(),
+            })),
             _ => {
                 return Err(SqlError::unsupported(format!(
                     "values of type {} cannot be read",
@@ -106,6 +203,10 @@ impl ColumnInput {
             Builder::Date(b) => b.append_null(),
             Builder::Timestamp(b) | Builder::Timestamptz(b) => b.append_null(),
             Builder::Interval(b) => b.append_null(),
+            Builder::Uuid(b) => b.append_null(),
+            Builder::Json(b) => b.append_null(),
+            Builder::Jsonb(b) => b.append_null(),
+            Builder::List(b) => b.end(0, false),
         }
     }
 
@@ -135,6 +236,16 @@ impl ColumnInput {
             Builder::Timestamp(b) => b.append_value(parse_timestamp(text)?),
             Builder::Timestamptz(b) => b.append_value(parse_timestamptz(text, zone)?),
             Builder::Interval(b) => b.append_value(month_day_nano(parse_interval(text)?, text)?),
+            Builder::Uuid(b) => {
+                let value = text::parse_uuid(text).map_err(|_| invalid_syntax("uuid", text))?;
+                b.append_value(value)?;
+            }
+            Builder::Json(b) => {
+                json::validate(text)?;
+                b.append_value(text);
+            }
+            Builder::Jsonb(b) => b.append_value(json::jsonb_of_text(text)?),
+            Builder::List(b) => b.text(text, zone)?,
         }
         Ok(())
     }
@@ -183,6 +294,23 @@ impl ColumnInput {
                 };
                 b.append_value(month_day_nano(v, "interval")?);
             }
+            Builder::Uuid(b) => b.append_value(fixed::<16>(raw)?)?,
+            Builder::Json(b) => {
+                let text = utf8(raw)?;
+                json::validate(text)?;
+                b.append_value(text);
+            }
+            Builder::Jsonb(b) => match raw.split_first() {
+                Some((1, text)) => b.append_value(json::jsonb_of_text(utf8(text)?)?),
+                Some((version, _)) => {
+                    return Err(SqlError::new(
+                        "XX000",
+                        format!("unsupported jsonb version number {version}"),
+                    ));
+                }
+                None => return Err(bad_binary()),
+            },
+            Builder::List(b) => b.binary(raw)?,
         }
         Ok(())
     }
@@ -203,6 +331,10 @@ impl ColumnInput {
             Builder::Date(b) => Arc::new(b.finish()),
             Builder::Timestamp(b) | Builder::Timestamptz(b) => Arc::new(b.finish()),
             Builder::Interval(b) => Arc::new(b.finish()),
+            Builder::Uuid(b) => Arc::new(b.finish()),
+            Builder::Json(b) => Arc::new(b.finish()),
+            Builder::Jsonb(b) => Arc::new(b.finish()),
+            Builder::List(b) => b.finish(),
         }
     }
 }
@@ -234,8 +366,7 @@ fn narrow<T: TryFrom<i64>>(v: i64) -> Result<T> {
 }
 
 fn fixed<const N: usize>(raw: &[u8]) -> Result<[u8; N]> {
-    raw.try_into()
-        .map_err(|_| SqlError::new("22P03", "incorrect binary data format in bind parameter"))
+    raw.try_into().map_err(|_| bad_binary())
 }
 
 fn month_day_nano(v: Interval, text: &str) -> Result<IntervalMonthDayNano> {
@@ -348,6 +479,35 @@ mod tests {
         assert_eq!(parse_bytea("a\\\\b\\001").expect("escape"), b"a\\b\x01");
         assert!(parse_bytea("\\xabc").is_err());
         assert!(parse_bytea("a\\9").is_err());
+    }
+
+    #[test]
+    fn arrays_and_json_read_both_forms() {
+        let zone = Zone::default();
+        let ints = levee_planner::sql::types::list_of(DataType::Int32);
+        let text = scalar(&ints, Some(b"{1,NULL}"), false, &zone).expect("text");
+        let raw = [
+            0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 23, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1, 255, 255, 255, 255,
+        ];
+        assert_eq!(scalar(&ints, Some(&raw), true, &zone).expect("binary"), text);
+        assert_eq!(text.to_string(), "[1, NULL]");
+        for cut in 0..raw.len() {
+            assert_eq!(
+                scalar(&ints, Some(&raw[..cut]), true, &zone).expect_err("cut").code(),
+                "22P03"
+            );
+        }
+        let two = [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 23];
+        assert_eq!(scalar(&ints, Some(&two), true, &zone).expect_err("two").code(), "0A000");
+        let doc = scalar(&JSONB, Some(b"{\"a\": [1.0]}"), false, &zone).expect("text");
+        assert_eq!(
+            scalar(&JSONB, Some(b"\x01{\"a\":[1]}"), true, &zone).expect("binary"),
+            doc
+        );
+        assert_eq!(
+            scalar(&JSON, Some(b"{"), false, &zone).expect_err("json").code(),
+            "22P02"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use arrow::datatypes::{DataType, i256};
 use bytes::BufMut;
-use levee_planner::sql::types::{BARE_NUMERIC, QUOTIENT};
+use levee_planner::sql::types::{BARE_NUMERIC, DEVIATION, QUOTIENT, VARIANCE};
 
 use super::{invalid_syntax, trim};
 use crate::error::{Result, SqlError};
@@ -20,6 +20,10 @@ pub enum Display {
     Trimmed,
     /// As PostgreSQL's division would show it.
     Quotient,
+    /// As a quotient, but 0 is shown as such.
+    Variance,
+    /// With the digits of its square, a variance.
+    Deviation,
 }
 
 impl Display {
@@ -29,6 +33,10 @@ impl Display {
             Self::Trimmed
         } else if *t == QUOTIENT {
             Self::Quotient
+        } else if *t == VARIANCE {
+            Self::Variance
+        } else if *t == DEVIATION {
+            Self::Deviation
         } else {
             Self::Scale
         }
@@ -122,7 +130,8 @@ impl Digits {
         match display {
             Display::Scale => self.scale,
             Display::Trimmed => significant,
-            Display::Quotient => {
+            Display::Variance | Display::Deviation if self.weight().is_none() => 0,
+            Display::Quotient | Display::Variance | Display::Deviation => {
                 // 0/n and n/n: the estimate that PostgreSQL makes from the operands is one group of digits lower.
                 let one = self
                     .whole()
@@ -132,6 +141,8 @@ impl Digits {
                     .all(|(i, &b)| b == b'0' + u8::from(i == 0));
                 let weight = if one && significant == 0 {
                     -1
+                } else if display == Display::Deviation {
+                    self.weight_of_square()
                 } else {
                     self.weight().unwrap_or(-1)
                 };
@@ -152,6 +163,19 @@ impl Digits {
         }
         let p = self.fraction().iter().position(|&b| b != b'0')?;
         i32::try_from(p / 4 + 1).ok().map(|w| -w)
+    }
+
+    /// Weight of the first digit of the value's square in base 10000; the value is not 0.
+    fn weight_of_square(&self) -> i32 {
+        let digits = &self.buffer[self.start..];
+        let first = digits.iter().position(|&b| b != b'0').unwrap_or(0);
+        let point = digits.len() - self.scale;
+        let exponent = i32::try_from(point).unwrap_or(0) - i32::try_from(first).unwrap_or(0) - 1;
+        let leading = &digits[first..digits.len().min(first + 17)];
+        let value = leading.iter().fold(0_u128, |v, b| v * 10 + u128::from(b - b'0'));
+        let places = u32::try_from(leading.len()).unwrap_or(1) - 1;
+        let carry = value * value >= 10 * 100_u128.pow(places);
+        (2 * exponent + i32::from(carry)).div_euclid(4)
     }
 
     /// Appends the text form.

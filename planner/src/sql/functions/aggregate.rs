@@ -32,13 +32,15 @@ use super::arith::{arithmetic_error, decimal_parts, divide, out_of_range, to_256
 use super::{external, no_function};
 use crate::PlanError;
 use crate::sql::text::numeric_overflow;
-use crate::sql::types::{BARE_NUMERIC, QUOTIENT};
+use crate::sql::types::{BARE_NUMERIC, QUOTIENT, is_unlimited};
 
 pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
-    vec![
+    let mut all = vec![
         Arc::new(AggregateUDF::new_from_impl(PgSum::new())),
         Arc::new(AggregateUDF::new_from_impl(PgAvg::new())),
-    ]
+    ];
+    all.extend(super::spread::functions());
+    all
 }
 
 /// `sum`: DataFusion's, over an argument wide enough.
@@ -75,6 +77,8 @@ fn sum_argument(t: &DataType) -> Result<DataType, PlanError> {
         DataType::Int8 | DataType::UInt8 => DataType::Int16,
         DataType::UInt16 => DataType::Int32,
         DataType::UInt32 | DataType::UInt64 => DataType::Int64,
+        // The result's scale must be the argument's.
+        t if is_unlimited(t) && t != &QUOTIENT => BARE_NUMERIC,
         DataType::Int16 | DataType::Int32 | DataType::Int64 | DataType::Decimal256(..) => t.clone(),
         DataType::Decimal128(p, s) if *p > 28 => DataType::Decimal256(*p, *s),
         DataType::Decimal128(..) => t.clone(),
@@ -88,7 +92,7 @@ fn sum_result(argument: &DataType) -> DataType {
         DataType::Int16 | DataType::Int32 => DataType::Int64,
         DataType::Int64 => DataType::Decimal128(38, 0),
         DataType::Decimal128(p, s) => DataType::Decimal128((*p + 10).min(38), *s),
-        t if t == &BARE_NUMERIC || t == &QUOTIENT => BARE_NUMERIC,
+        t if is_unlimited(t) => BARE_NUMERIC,
         DataType::Decimal256(p, s) => DataType::Decimal256((*p + 10).min(76), *s),
         other => other.clone(),
     }
@@ -284,7 +288,7 @@ pub fn exact_avg(sum: i256, scale: i8, count: i64) -> Result<i256, PlanError> {
     divide(sum, i32::from(scale), i256::from_i128(i128::from(count)), 0).map_err(|e| arithmetic_error(e, &BARE_NUMERIC))
 }
 
-fn scale_of(fields: &[FieldRef]) -> i8 {
+pub(super) fn scale_of(fields: &[FieldRef]) -> i8 {
     fields
         .first()
         .and_then(|f| decimal_parts(f.data_type()))
@@ -341,7 +345,7 @@ impl Answer {
 }
 
 /// Calls `f` with the row and unscaled value of each present value.
-fn each(a: &ArrayRef, mut f: impl FnMut(usize, i256) -> Result<(), PlanError>) -> Result<(), PlanError> {
+pub(super) fn each(a: &ArrayRef, mut f: impl FnMut(usize, i256) -> Result<(), PlanError>) -> Result<(), PlanError> {
     macro_rules! ints {
         ($t:ty) => {{
             for (row, v) in a.as_primitive::<$t>().iter().enumerate() {

@@ -21,7 +21,7 @@ use super::{PgFunction, TypeFn, nulls};
 use crate::PlanError;
 use crate::sql::datetime::{DAY_US, add_interval, interval_of_micros};
 use crate::sql::text::pow10;
-use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT, interval};
+use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT, interval, is_unlimited};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -59,11 +59,6 @@ pub(in crate::sql) fn decimal_parts(t: &DataType) -> Option<(u8, i8)> {
     }
 }
 
-/// Is one of the types of unlimited numeric, whose digits are not bounded by a declaration?
-fn unlimited(t: &DataType) -> bool {
-    t == &BARE_NUMERIC || t == &QUOTIENT
-}
-
 fn type_of(op: Op, t: &[DataType]) -> Result<DataType> {
     let [a, b] = t else {
         return Err(PlanError::internal("operator needs two arguments"));
@@ -89,8 +84,9 @@ fn decimal_result(op: Op, (a, p1, s1): (&DataType, u8, i8), (b, p2, s2): (&DataT
     if op == Op::Div {
         return QUOTIENT;
     }
-    if unlimited(a) || unlimited(b) {
-        let any_quotient = a == &QUOTIENT || b == &QUOTIENT;
+    if is_unlimited(a) || is_unlimited(b) {
+        let quotient = |t: &DataType| is_unlimited(t) && t != &BARE_NUMERIC;
+        let any_quotient = quotient(a) || quotient(b);
         return if any_quotient && matches!(op, Op::Add | Op::Sub | Op::Mul) {
             QUOTIENT
         } else {

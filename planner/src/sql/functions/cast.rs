@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array, Float32Array,
-    Float64Array, Int16Array, Int32Array, Int64Array, IntervalMonthDayNanoArray, StringArray, StringBuilder,
-    TimestampMicrosecondArray,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, Date32Array, Decimal128Array,
+    Decimal256Array, FixedSizeBinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array,
+    IntervalMonthDayNanoArray, LargeBinaryArray, ListArray, StringArray, StringBuilder, TimestampMicrosecondArray,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    DataType, Date32Type, Float32Type, Float64Type, Int64Type, IntervalMonthDayNanoType, TimeUnit,
+    DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int64Type, IntervalMonthDayNanoType, TimeUnit,
     TimestampMicrosecondType, i256,
 };
 use datafusion::common::ScalarValue;
@@ -20,9 +21,11 @@ use datafusion::common::ScalarValue;
 use super::arith::{decimal_parts, out_of_range, to_256};
 use super::{PgFunction, downcast, nulls};
 use crate::PlanError;
+use crate::sql::array_text;
 use crate::sql::datetime::{self, DAY_US};
+use crate::sql::json;
 use crate::sql::text::{self, Failure, pow10};
-use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT};
+use crate::sql::types::{self, BARE_NUMERIC, DEVIATION, JSON, JSONB, QUOTIENT, UUID, VARIANCE, is_unlimited};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -41,6 +44,10 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new("pg_to_timestamp", |_, _| Ok(types::timestamp()), to),
         PgFunction::new("pg_to_timestamptz", |_, _| Ok(types::timestamptz()), to),
         PgFunction::new("pg_to_interval", |_, _| Ok(types::interval()), to),
+        PgFunction::new("pg_to_json", |_, _| Ok(JSON), to),
+        PgFunction::new("pg_to_jsonb", |_, _| Ok(JSONB), to),
+        PgFunction::new("pg_to_uuid", |_, _| Ok(UUID), to),
+        PgFunction::new("pg_to_array", array_type, to),
         PgFunction::new("pg_varchar", |_, _| Ok(DataType::Utf8), varchar),
     ]
 }
@@ -61,8 +68,20 @@ pub(in crate::sql) fn function_for(target: &DataType) -> Option<&'static str> {
         DataType::Timestamp(TimeUnit::Microsecond, None) => "pg_to_timestamp",
         DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => "pg_to_timestamptz",
         DataType::Interval(_) => "pg_to_interval",
+        &JSON => "pg_to_json",
+        &JSONB => "pg_to_jsonb",
+        &UUID => "pg_to_uuid",
+        DataType::List(_) => "pg_to_array",
         _ => return None,
     })
+}
+
+/// `pg_to_array(x, NULL of the element type)`.
+fn array_type(t: &[DataType], _: &[Option<&ScalarValue>]) -> Result<DataType> {
+    t.get(1)
+        .cloned()
+        .map(types::list_of)
+        .ok_or_else(|| PlanError::internal("cast to an array of no type"))
 }
 
 fn numeric_type(_: &[DataType], constants: &[Option<&ScalarValue>]) -> Result<DataType> {
@@ -73,6 +92,8 @@ fn numeric_type(_: &[DataType], constants: &[Option<&ScalarValue>]) -> Result<Da
     match (int(1), int(2)) {
         (Some(76), Some(38)) => Ok(BARE_NUMERIC),
         (Some(75), Some(38)) => Ok(QUOTIENT),
+        (Some(75), Some(37)) => Ok(VARIANCE),
+        (Some(76), Some(37)) => Ok(DEVIATION),
         (Some(p), Some(s)) => Ok(types::decimal(
             u8::try_from(p).unwrap_or(38),
             i8::try_from(s).unwrap_or(0),
@@ -100,6 +121,20 @@ pub fn cast_array(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
     match (&from, target) {
         (DataType::Null, t) => Ok(nulls(t, a.len())),
         (DataType::Utf8, t) => parse_array(a.as_string::<i32>(), t),
+        (DataType::List(_), DataType::List(item)) => {
+            let list = a.as_list::<i32>();
+            let values = cast_array(list.values(), item.data_type())?;
+            let (offsets, nulls) = (list.offsets().clone(), list.nulls().cloned());
+            Ok(Arc::new(
+                ListArray::try_new(Arc::clone(item), offsets, values, nulls).map_err(internal)?,
+            ))
+        }
+        (&JSONB, DataType::Boolean) => jsonb_to_bool(a),
+        (&JSONB, t) if t.is_numeric() => jsonb_to_number(a, t),
+        (&JSON | &JSONB, &JSON | &JSONB) => {
+            let text = format_array(a)?;
+            cast_array(&text, target)
+        }
         (DataType::Utf8View | DataType::LargeUtf8, t) => {
             let text = arrow_cast(a, &DataType::Utf8)?;
             cast_array(&text, t)
@@ -208,7 +243,7 @@ fn parse_array(a: &StringArray, target: &DataType) -> Result<ArrayRef> {
             Arc::new(with_parts(r, *p, *s)?)
         }
         DataType::Decimal256(p, s) => {
-            let exact = target == &BARE_NUMERIC || target == &QUOTIENT;
+            let exact = is_unlimited(target);
             let r = parse!(Decimal256Array, |t: &str| text::parse_numeric(t, *p, *s, exact));
             Arc::new(r.with_precision_and_scale(*p, *s).map_err(internal)?)
         }
@@ -228,6 +263,25 @@ fn parse_array(a: &StringArray, target: &DataType) -> Result<ArrayRef> {
             Arc::new(parse!(TimestampMicrosecondArray, datetime::parse_timestamptz).with_timezone(Arc::clone(z)))
         }
         DataType::Interval(_) => Arc::new(parse!(IntervalMonthDayNanoArray, datetime::parse_interval)),
+        &JSON => {
+            for text in a.iter().flatten() {
+                json::validate(text)?;
+            }
+            Arc::new(a.iter().map(|t| t.map(str::as_bytes)).collect::<BinaryViewArray>())
+        }
+        &JSONB => {
+            let values = a.iter().map(|t| t.map(json::jsonb_of_text).transpose());
+            Arc::new(LargeBinaryArray::from_iter(values.collect::<Result<Vec<_>>>()?))
+        }
+        &UUID => {
+            let values = a.iter().map(|s| {
+                s.map(|s| text::parse_uuid(s).map_err(|e| e.error("uuid", s)))
+                    .transpose()
+            });
+            let values = values.collect::<Result<Vec<_>>>()?;
+            Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(values.into_iter(), 16).map_err(internal)?)
+        }
+        DataType::List(item) => parse_lists(a, item)?,
         DataType::Utf8 => Arc::new(a.clone()),
         t => {
             return Err(PlanError::new(
@@ -236,6 +290,92 @@ fn parse_array(a: &StringArray, target: &DataType) -> Result<ArrayRef> {
             ));
         }
     })
+}
+
+/// Array texts: all elements of the column are parsed at once.
+fn parse_lists(a: &StringArray, item: &FieldRef) -> Result<ArrayRef> {
+    let mut elements = StringBuilder::new();
+    let mut lengths = Vec::with_capacity(a.len());
+    for text in a {
+        let items = text.map(array_text::parse).transpose()?.unwrap_or_default();
+        items.iter().for_each(|i| elements.append_option(i.as_deref()));
+        lengths.push(items.len());
+    }
+    let elements: ArrayRef = Arc::new(elements.finish());
+    let values = cast_array(&elements, item.data_type())?;
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    Ok(Arc::new(
+        ListArray::try_new(Arc::clone(item), offsets, values, a.nulls().cloned()).map_err(internal)?,
+    ))
+}
+
+fn cannot_cast_jsonb(value: &[u8], to: &DataType) -> PlanError {
+    let kind = json::kind_of(value).name();
+    PlanError::new(
+        "22023",
+        format!("cannot cast jsonb {kind} to type {}", types::base_name(to)),
+    )
+}
+
+fn jsonb_to_bool(a: &ArrayRef) -> Result<ArrayRef> {
+    let value = |v: &[u8]| match (json::kind_of(v), json::scalar_text(v)) {
+        (json::Kind::Bool, Some(text)) => Ok(text == "true"),
+        _ => Err(cannot_cast_jsonb(v, &DataType::Boolean)),
+    };
+    let values = a.as_binary::<i64>().iter().map(|v| v.map(value).transpose());
+    Ok(Arc::new(values.collect::<Result<BooleanArray>>()?))
+}
+
+fn jsonb_to_number(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let text = |v: &[u8]| json::number_text(v).ok_or_else(|| cannot_cast_jsonb(v, target));
+    let texts = a.as_binary::<i64>().iter().map(|v| v.map(text).transpose());
+    let texts: ArrayRef = Arc::new(texts.collect::<Result<StringArray>>()?);
+    if matches!(target, DataType::Float32 | DataType::Float64) {
+        return cast_array(&texts, target);
+    }
+    // Through numeric, which is rounded to an integer.
+    let numbers = cast_array(&texts, &BARE_NUMERIC)?;
+    cast_array(&numbers, target)
+}
+
+/// Texts of values as they stand in an array: booleans are letters.
+pub(super) fn element_texts(a: &ArrayRef) -> Result<ArrayRef> {
+    if let Some(booleans) = a.as_boolean_opt() {
+        let letter = |b| if b { "t" } else { "f" };
+        return Ok(Arc::new(
+            booleans.iter().map(|b| b.map(letter)).collect::<StringArray>(),
+        ));
+    }
+    format_array(a)
+}
+
+fn format_lists(list: &ListArray) -> Result<ArrayRef> {
+    let texts = element_texts(list.values())?;
+    let texts = texts.as_string::<i32>();
+    let mut out = StringBuilder::new();
+    let mut text = String::new();
+    for row in 0..list.len() {
+        if list.is_null(row) {
+            out.append_null();
+            continue;
+        }
+        text.clear();
+        text.push('{');
+        let at = |i: usize| usize::try_from(list.value_offsets()[i]).unwrap_or(0);
+        for element in at(row)..at(row + 1) {
+            if element > at(row) {
+                text.push(',');
+            }
+            if texts.is_null(element) {
+                text.push_str("NULL");
+            } else {
+                array_text::put_element(texts.value(element), &mut text);
+            }
+        }
+        text.push('}');
+        out.append_value(&text);
+    }
+    Ok(Arc::new(out.finish()))
 }
 
 fn internal(e: impl std::fmt::Display) -> PlanError {
@@ -282,6 +422,10 @@ pub fn format_array(a: &ArrayRef) -> Result<ArrayRef> {
             );
         }
         DataType::Interval(_) => each!(a.as_primitive::<IntervalMonthDayNanoType>(), text::format_interval),
+        &JSON => each!(a.as_binary_view(), |v| std::str::from_utf8(v).unwrap_or_default()),
+        &JSONB => each!(a.as_binary::<i64>(), json::text),
+        &UUID => each!(a.as_fixed_size_binary(), text::format_uuid),
+        DataType::List(_) => return format_lists(a.as_list::<i32>()),
         _ => return arrow_cast(a, &DataType::Utf8),
     }
     Ok(Arc::new(out.finish()))
@@ -362,7 +506,7 @@ fn decimal_to_decimal(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
     let (Some((_, from)), Some((p, to))) = (decimal_parts(a.data_type()), decimal_parts(target)) else {
         return Err(internal("not a decimal"));
     };
-    let exact = target == &BARE_NUMERIC || target == &QUOTIENT;
+    let exact = is_unlimited(target);
     let limit = pow10(p);
     let r: Decimal256Array = to_256(a)?.try_unary(|v: i256| {
         decimal_rescale(v, i32::from(from), i32::from(to), exact)
@@ -374,7 +518,7 @@ fn decimal_to_decimal(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
 
 fn overflow_detail(p: u8, s: i8, target: &DataType) -> PlanError {
     let e = text::numeric_overflow();
-    if target == &BARE_NUMERIC || target == &QUOTIENT {
+    if is_unlimited(target) {
         return e.detail("numeric holds 38 digits before and 38 digits after the decimal point");
     }
     let whole = i32::from(p) - i32::from(s);

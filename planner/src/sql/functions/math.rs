@@ -11,7 +11,7 @@ use super::cast::{cast_array, decimal_rescale};
 use super::{PgFunction, no_function};
 use crate::PlanError;
 use crate::sql::text::{numeric_overflow, pow10};
-use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT};
+use crate::sql::types::{self, BARE_NUMERIC, is_unlimited};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -77,7 +77,7 @@ fn whole_digits(t: &DataType) -> u8 {
         DataType::Int16 => 5,
         DataType::Int32 => 10,
         t if is_int(t) => 20,
-        t if t == &BARE_NUMERIC || t == &QUOTIENT => 37,
+        t if is_unlimited(t) => 37,
         t => decimal_parts(t).map_or(10, |(p, s)| {
             u8::try_from(i32::from(p) - i32::from(s)).unwrap_or(p).min(37)
         }),

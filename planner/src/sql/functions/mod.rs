@@ -5,9 +5,12 @@
 
 pub mod aggregate;
 pub mod arith;
+pub mod array;
 pub mod cast;
 mod float;
+pub mod json;
 pub mod math;
+pub mod spread;
 pub mod string;
 pub mod time;
 mod to_char;
@@ -21,7 +24,8 @@ use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{DataFusionError, Result as DfResult, ScalarValue};
 use datafusion::logical_expr::{
-    AggregateUDF, ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    AggregateUDF, ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    TypeSignature, Volatility,
 };
 
 use crate::PlanError;
@@ -54,6 +58,13 @@ impl PgFunction {
             eval,
             fast: None,
         }
+    }
+
+    /// That may be called without arguments too.
+    pub fn or_nullary(mut self) -> Self {
+        let kinds = vec![TypeSignature::VariadicAny, TypeSignature::Nullary];
+        self.signature = Signature::one_of(kinds, Volatility::Immutable);
+        self
     }
 
     /// With a quicker way for some mixes of columns and constants.
@@ -132,8 +143,10 @@ impl ScalarUDFImpl for PgFunction {
 static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     let mut all = Vec::new();
     all.extend(arith::functions());
+    all.extend(array::functions());
     all.extend(cast::functions());
     all.extend(float::functions());
+    all.extend(json::functions());
     all.extend(math::functions());
     all.extend(string::functions());
     all.extend(time::functions());

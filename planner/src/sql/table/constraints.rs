@@ -130,6 +130,7 @@ impl Draft<'_> {
                 format!("multiple primary keys for table \"{}\" are not allowed", self.name),
             ));
         }
+        self.refuse_json(&columns)?;
         if let Some(name) = name {
             let name = self.constraint_name(Some(name), "", "pkey")?;
             self.def.constraints.primary_key = Some(name);
@@ -144,6 +145,21 @@ impl Draft<'_> {
         Ok(())
     }
 
+    /// json has no equality.
+    fn refuse_json(&self, columns: &[usize]) -> Result<()> {
+        if columns
+            .iter()
+            .any(|c| self.def.schema.field(*c).data_type() == &crate::sql::types::JSON)
+        {
+            return Err(PlanError::new(
+                "42704",
+                "data type json has no default operator class for access method \"btree\"",
+            )
+            .hint("Use jsonb."));
+        }
+        Ok(())
+    }
+
     fn require(&mut self, kind: RequirementKind) {
         let table = self.id;
         if let Some(requires) = &mut self.requires {
@@ -152,6 +168,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn unique(&mut self, name: Option<String>, key: Key) -> Result<()> {
+        self.refuse_json(&key.columns)?;
         let columns = self.column_names(&key.columns);
         let given = name.is_some();
         let name = self.constraint_name(name, &columns, "key")?;

@@ -431,3 +431,40 @@ SELECT DISTINCT ON (a) a, id FROM t ORDER BY id
 SELECT sqrt(f) FROM t
 SELECT length('\x00ff'::bytea), length('é'::bytea), length(raw), octet_length(raw), length('é') FROM t ORDER BY id
 SELECT to_hex(-7), to_hex(-7::bigint), to_hex(255), encode('\x00ff'::bytea, 'base64'), encode('abc'::bytea, 'hex'), decode('AP8=', 'base64')
+SELECT a.*, b.t_id FROM (SELECT t.*, u.t_id FROM t JOIN u ON u.t_id = t.id) a JOIN u b ON b.t_id = a.t_id ORDER BY 1 LIMIT 1
+SELECT ARRAY[1,2,3] AS a, ARRAY['x','y z',NULL], ARRAY[true,false], ARRAY[]::int[]
+SELECT (ARRAY[1,2,3])[2], (ARRAY[1,2,3])[2:], (ARRAY[1,2,3])[:2], (ARRAY[1,2,3])[0], ('{a,b}'::text[])[1]
+SELECT ARRAY[1,2] || 3, 0 || ARRAY[1,2], ARRAY[1] || ARRAY[2], ARRAY[1] || '{7,8}', NULL || ARRAY[1]
+SELECT ARRAY[1,2] = '{1,2}', ARRAY[1,2] < ARRAY[1,2,0], ARRAY[NULL]::int[] > ARRAY[5], ARRAY[1,NULL] = ARRAY[1,NULL]
+SELECT 1 = ANY ('{1,2}'), 1 <> ALL (ARRAY[1,NULL]), 3 = ANY (ARRAY[1,NULL]), 3 > ALL ('{}'::int[])
+SELECT array_length(ARRAY[1,2], 1), cardinality('{}'::int[]), array_length('{}'::int[], 1), array_dims(ARRAY[5,6])
+SELECT array_append(ARRAY[1], NULL), array_prepend(1, NULL::int[]), array_remove(ARRAY[1,NULL,1], 1), array_position(ARRAY['a','b'], 'b')
+SELECT array_to_string(ARRAY[1,NULL,3], '-', '*'), string_to_array('a,b', ','), string_to_array('abc', NULL), string_to_array('', ',')
+SELECT ARRAY[1,2] @> '{2}', '{2}' <@ ARRAY[1,2], ARRAY[1,NULL] && ARRAY[NULL::int], ARRAY[1] @> ARRAY[]::int[]
+SELECT ARRAY['2020-01-01'::date, NULL]::text, ARRAY[1.5, 2.25]::int[], '{t,f}'::bool[], ARRAY['1','2']::bigint[]
+SELECT '{1,2'::int[]
+SELECT '{1,x}'::int[]
+SELECT ARRAY[1, 'x']
+SELECT ARRAY[]
+SELECT 1 = ANY (2)
+SELECT ARRAY[1] = ARRAY['a'::text]
+SELECT ARRAY[1] || 'a'::text
+SELECT '{"b":1,"a":[1,"x",null]}'::jsonb, '{"b":1,"a" : 2}'::json, 'null'::jsonb
+SELECT '{"a":{"b":[10,20]}}'::jsonb -> 'a' -> 'b' ->> 1, '[1,2]'::json -> 0, '{"a":1}'::jsonb #>> '{a}', ('{"a":1}'::jsonb)['a']
+SELECT '{"a":1,"b":2}'::jsonb @> '{"a":1}', '["x"]'::jsonb ? 'x', '{"a":1}'::jsonb ?| ARRAY['b','a'], '{"a":1}'::jsonb ?& ARRAY['b','a']
+SELECT '{"a":1}'::jsonb = '{"a":1.0}', '[]'::jsonb < 'null', '1'::jsonb < '"a"', '{"a":1}'::jsonb || '{"b":2}', '{"a":1,"b":2}'::jsonb - 'a'
+SELECT to_jsonb(1.5), to_jsonb('a"b'::text), to_json(true), to_jsonb('2020-01-01 10:00:00'::timestamp), to_json(ARRAY[1,2])
+SELECT jsonb_build_object('a', 1, 'b', ARRAY[1,NULL]), json_build_object('k', NULL), jsonb_build_array(1, 'x', NULL), json_build_array()
+SELECT jsonb_typeof('{}'), json_typeof('[1]'), jsonb_array_length('[1,2]'), jsonb_extract_path_text('{"a":{"b":7}}', 'a', 'b')
+SELECT '12.6'::jsonb::int, 'true'::jsonb::boolean, '"x"'::jsonb::text, '{"a":1}'::json::jsonb, '1e2'::jsonb::numeric
+SELECT '"x"'::jsonb::int
+SELECT '{"a"}'::jsonb
+SELECT '[1,]'::json
+SELECT '"\u0000"'::jsonb
+SELECT '{}'::json = '{}'::json
+SELECT '{}'::json ORDER BY 1
+SELECT jsonb_array_length('{}')
+SELECT '{}'::jsonb + 1
+SELECT 1::jsonb
+SELECT 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid, '{A0EEBC999C0B4EF8BB6D6BB9BD380A11}'::uuid::text, 'x'::uuid
+SELECT stddev_pop(x), var_pop(x), stddev(t_id), variance(id) FROM u

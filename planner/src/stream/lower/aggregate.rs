@@ -11,6 +11,7 @@ use datafusion::physical_expr::expressions::CastExpr;
 
 use super::{Lowering, compile, field_of, name_of, place_of, unsupported};
 use crate::plan::{AggCall, AggFunc, SortKey};
+use crate::sql::functions::spread::Spread;
 use crate::stream::rel::{Phys, Rel, plain_columns};
 use crate::stream::render;
 use crate::{PlanError, Result};
@@ -93,9 +94,15 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
         "bool_and" => AggFunc::BoolAnd,
         "bool_or" => AggFunc::BoolOr,
         "string_agg" => AggFunc::StringAgg,
+        "array_agg" => AggFunc::ArrayAgg,
+        "var_samp" => AggFunc::Spread(Spread::VarSamp),
+        "var_pop" => AggFunc::Spread(Spread::VarPop),
+        "stddev" => AggFunc::Spread(Spread::StddevSamp),
+        "stddev_pop" => AggFunc::Spread(Spread::StddevPop),
         _ => {
             return Err(unsupported(&format!("aggregate {}", text())).hint(
-                "count, sum, avg, min, max, bool_and, bool_or and string_agg are supported, with DISTINCT and FILTER.",
+                "count, sum, avg, min, max, bool_and, bool_or, string_agg, array_agg, stddev, variance and their kin are supported, with \
+                 DISTINCT and FILTER.",
             ));
         }
     };
@@ -115,7 +122,7 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
         _ => return Err(unsupported(&format!("{} with other than one argument", text()))),
     };
     let every_row = func == AggFunc::Count && !params.distinct && matches!(arg, Expr::Literal(v, _) if !v.is_null());
-    if matches!(func, AggFunc::Sum | AggFunc::Avg) {
+    if matches!(func, AggFunc::Sum | AggFunc::Avg | AggFunc::Spread(_)) {
         let data_type = arg.get_type(schema).map_err(|e| PlanError::internal(e.to_string()))?;
         if !summable(&data_type) {
             return Err(unsupported(&format!("{} over a value of type {data_type}", text())));
@@ -138,7 +145,7 @@ fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCa
     let same = matches!(func, AggFunc::Min | AggFunc::Max | AggFunc::BoolAnd | AggFunc::BoolOr);
     let distinct = params.distinct && !same;
     let mut order_by = Vec::new();
-    if func == AggFunc::StringAgg {
+    if matches!(func, AggFunc::StringAgg | AggFunc::ArrayAgg) {
         for sort in &params.order_by {
             let column = place_of(columns, &compile(&sort.expr, schema)?);
             if distinct && Some(column) != arg {

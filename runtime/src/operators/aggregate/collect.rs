@@ -1,16 +1,17 @@
-//! `string_agg`: all values of a group, in order, joined.
+//! `string_agg` and `array_agg`: all values of a group, in order, joined.
 //!
 //! A group's values are an ordered multiset of bytes. With ORDER BY the aggregate's argument is a column of sort keys, each with the value behind
 //! it (see [`SortColumn`]); without, it is the value itself, and the order is the values' own: PostgreSQL promises none, but a replay must
-//! give the same text. Equal keys are ordered by value.
+//! give the same text. Equal keys are ordered by value. `array_agg` takes NULLs too, so its argument is a sort key even without ORDER BY.
 //!
 //! Cost: a result is made anew from all values of its group whenever the group is touched in a step.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch, StringBuilder};
-use arrow::compute::SortOptions;
-use arrow::datatypes::{DataType, Schema};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, ListArray, RecordBatch, StringBuilder, UInt64Array};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::compute::{SortOptions, take};
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow::row::{RowConverter, RowParser, SortField};
 use levee_planner::plan::SortKey;
 
@@ -24,10 +25,12 @@ use crate::{Result, RuntimeError};
 /// A text may not be longer, as in PostgreSQL.
 const BYTES_MAX: usize = 1 << 30;
 
-/// A computed column: ORDER BY's columns and the value, encoded so that the bytes sort as ORDER BY says; NULL where the value is.
+/// A computed column: ORDER BY's columns and the value, encoded so that the bytes sort as ORDER BY says; NULL where the value is, unless
+/// NULLs are kept.
 pub struct SortColumn {
     order_by: Vec<SortKey>,
     value: usize,
+    keep_nulls: bool,
     converter: RowConverter,
 }
 
@@ -36,11 +39,12 @@ impl SortColumn {
     ///
     /// # Errors
     /// A type cannot be ordered.
-    pub fn new(order_by: &[SortKey], value: usize, input: &Schema) -> Result<Self> {
+    pub fn new(order_by: &[SortKey], value: usize, keep_nulls: bool, input: &Schema) -> Result<Self> {
         Ok(Self {
             converter: converter(order_by, value, input)?,
             order_by: order_by.to_vec(),
             value,
+            keep_nulls,
         })
     }
 
@@ -55,7 +59,7 @@ impl SortColumn {
         let rows = self.converter.convert_columns(&columns)?;
         let mut out = BinaryBuilder::with_capacity(rows.num_rows(), rows.size());
         for (i, row) in rows.iter().enumerate() {
-            if value.is_null(i) {
+            if value.is_null(i) && !self.keep_nulls {
                 out.append_null();
             } else {
                 out.append_value(row.data());
@@ -78,7 +82,8 @@ fn converter(order_by: &[SortKey], value: usize, input: &Schema) -> Result<RowCo
             options,
         ));
     }
-    fields.push(SortField::new(data_type(value)?));
+    let nulls_last = SortOptions::new(false, false);
+    fields.push(SortField::new_with_options(data_type(value)?, nulls_last));
     Ok(RowConverter::new(fields)?)
 }
 
@@ -188,6 +193,119 @@ impl Accumulator for StringAgg {
             }
         }
         Ok(Arc::new(out.finish()))
+    }
+
+    fn clear(&mut self, slot: u32) {
+        self.values.counts.clear(slot);
+    }
+
+    fn encode(&self, _slot: u32, _out: &mut Vec<u8>) {}
+
+    fn decode(&mut self, _slot: u32, _from: &mut Reader<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn entries(&mut self) -> Option<&mut dyn Entries> {
+        Some(&mut self.values)
+    }
+
+    fn relocate(&mut self, moves: &[(u32, u32)], n: usize) {
+        self.values.counts.relocate(moves, n);
+    }
+
+    fn bytes_per_slot(&self) -> usize {
+        32
+    }
+
+    fn bytes(&self) -> usize {
+        self.values.bytes()
+    }
+}
+
+/// Elements that an array may have, as in PostgreSQL.
+const ELEMENTS_MAX: usize = levee_planner::sql::array_text::ELEMENTS_MAX;
+
+/// `array_agg`.
+pub struct ArrayAgg {
+    values: Multiset<Arc<[u8]>>,
+    converter: RowConverter,
+    parser: RowParser,
+    item: DataType,
+    distinct: bool,
+}
+
+impl ArrayAgg {
+    /// Of a column of `input`.
+    ///
+    /// # Errors
+    /// A type cannot be ordered.
+    pub fn new(order_by: &[SortKey], value: usize, input: &Schema, distinct: bool) -> Result<Self> {
+        let converter = converter(order_by, value, input)?;
+        Ok(Self {
+            values: Multiset::new(<Arc<[u8]>>::codec(&DataType::Binary)?, i64::MAX, false),
+            parser: converter.parser(),
+            converter,
+            item: input.field(value).data_type().clone(),
+            distinct,
+        })
+    }
+}
+
+impl Accumulator for ArrayAgg {
+    fn grow(&mut self, n: usize) {
+        self.values.counts.grow(n);
+    }
+
+    fn update(&mut self, rows: &Rows<'_>) -> Result<()> {
+        let arg = rows
+            .arg
+            .ok_or_else(|| RuntimeError::internal("array_agg without an argument"))?;
+        let column = <Arc<[u8]>>::read(&self.values.codec, arg)?;
+        let counts = &mut self.values.counts;
+        rows.for_each(|i, slot, diff| {
+            counts.add(slot as u32, <Arc<[u8]>>::at(&column, i), diff);
+        });
+        Ok(())
+    }
+
+    fn evaluate(&self, slots: &[u32], failures: &mut Failures) -> Result<ArrayRef> {
+        let mut keys: Vec<&Arc<[u8]>> = Vec::new();
+        let (mut picked, mut offsets, mut valid) = (Vec::new(), vec![0_i32], Vec::new());
+        for &slot in slots {
+            let start = picked.len();
+            for (key, count) in self.values.counts.iter(slot) {
+                let times = if self.distinct { 1 } else { count };
+                let times = usize::try_from(times).unwrap_or(0);
+                if picked.len() - start + times > ELEMENTS_MAX {
+                    failures.add("array size exceeds the maximum allowed (134217727)");
+                    picked.truncate(start);
+                    break;
+                }
+                picked.extend(std::iter::repeat_n(keys.len() as u64, times));
+                keys.push(key);
+            }
+            valid.push(picked.len() > start);
+            offsets.push(
+                i32::try_from(picked.len())
+                    .map_err(|_| RuntimeError::internal("too many array elements for one batch"))?,
+            );
+        }
+        let columns = self
+            .converter
+            .convert_rows(keys.into_iter().map(|k| self.parser.parse(k)))?;
+        let values = columns
+            .last()
+            .ok_or_else(|| RuntimeError::internal("array_agg without a value"))?;
+        let values = take(values, &UInt64Array::from(picked), None)?;
+        let values = super::super::columns::coerce(values, &self.item)?;
+        let field = Arc::new(Field::new_list_field(self.item.clone(), true));
+        let offsets = OffsetBuffer::new(offsets.into());
+        Ok(Arc::new(ListArray::try_new(
+            field,
+            offsets,
+            values,
+            Some(NullBuffer::from(valid)),
+        )?))
     }
 
     fn clear(&mut self, slot: u32) {

@@ -8,10 +8,12 @@
 //! Counts of NaN and of the infinities are kept beside, so they can be retracted as well.
 
 /// Limbs that hold any sum of up to 2⁶³ finite floats.
-const LIMBS: usize = 70;
+pub const LIMBS: usize = 70;
 const WINDOW: usize = 6;
 /// Exponent of the lowest limb's lowest bit, negated.
 const BIAS: i32 = 1074;
+/// Exponent of the lowest limb's lowest bit.
+pub const LOWEST_EXPONENT: i32 = -BIAS;
 const SETTLE: u32 = 1 << 29;
 
 /// One group's sum.
@@ -186,6 +188,11 @@ impl FloatSum {
             }
         }
         round(carried(self.limbs), self.base as usize)
+    }
+
+    /// The exact sum of the finite addends: limbs of weight 2³², all but the last in 0..2³².
+    pub fn limbs(&self) -> [i64; LIMBS] {
+        carried(self.full())
     }
 
     /// Appends the exact state.

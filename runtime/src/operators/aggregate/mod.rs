@@ -32,7 +32,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use levee_planner::plan::{AggCall, AggFunc};
 
 use self::accumulator::{Accumulator, Count, Failures, Rows};
-use self::collect::{SortColumn, StringAgg};
+use self::collect::{ArrayAgg, SortColumn, StringAgg};
 use self::logical::Logical;
 use super::codec::{self, Reader};
 use super::cold::{COLD_ROWS, Cold, Evicted, Pieces, Residency};
@@ -50,6 +50,7 @@ pub mod float_sum;
 mod logical;
 mod minmax;
 mod residency;
+mod spread;
 mod sum;
 mod values;
 
@@ -137,8 +138,9 @@ impl Aggregate {
         for (call, field) in calls.iter().zip(&schema.fields()[group_by.len()..]) {
             let argument = call.arg.map(column).transpose()?;
             let arg = match call.arg {
-                Some(value) if !call.order_by.is_empty() => {
-                    sort_columns.push(SortColumn::new(&call.order_by, value, input)?);
+                Some(value) if !call.order_by.is_empty() || call.func == AggFunc::ArrayAgg => {
+                    let keep_nulls = call.func == AggFunc::ArrayAgg;
+                    sort_columns.push(SortColumn::new(&call.order_by, value, keep_nulls, input)?);
                     Some(input.fields().len() + sort_columns.len() - 1)
                 }
                 plain => plain,
@@ -462,6 +464,12 @@ fn accumulator_of(
         AggFunc::Max => return minmax::accumulator(Ordering::Greater, needed()?, append_only),
         AggFunc::BoolAnd => Box::new(Logical::new(true)),
         AggFunc::BoolOr => Box::new(Logical::new(false)),
+        AggFunc::Spread(kind) => spread::accumulator(kind, needed()?)?,
+        AggFunc::ArrayAgg => {
+            let value = call.arg.filter(|c| *c < input.fields().len());
+            let value = value.ok_or_else(|| RuntimeError::internal("array_agg without an argument"))?;
+            return Ok(Box::new(ArrayAgg::new(&call.order_by, value, input, call.distinct)?));
+        }
         AggFunc::StringAgg => {
             let value = call.arg.unwrap_or(usize::MAX);
             let (order_by, delimiter) = (&call.order_by, &call.delimiter);
@@ -491,6 +499,8 @@ fn display(call: &AggCall, argument: Option<&str>) -> String {
         AggFunc::BoolAnd => "bool_and",
         AggFunc::BoolOr => "bool_or",
         AggFunc::StringAgg => "string_agg",
+        AggFunc::ArrayAgg => "array_agg",
+        AggFunc::Spread(kind) => kind.name(),
     };
     let distinct = if call.distinct { "DISTINCT " } else { "" };
     format!("{name}({distinct}{})", argument.unwrap_or("*"))

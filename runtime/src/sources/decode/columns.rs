@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BinaryBuilder, BooleanBuilder, PrimitiveArray, StringArray};
+use arrow::array::{
+    ArrayRef, BinaryBuilder, BinaryViewBuilder, BooleanBuilder, LargeBinaryBuilder, PrimitiveArray, StringArray,
+};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Decimal256Type, Field, Float32Type, Float64Type,
     Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType, TimestampMicrosecondType, i256,
 };
+use levee_planner::PlanError;
 use levee_planner::catalog::SourceFormat;
 use levee_planner::connectors::encode::{JsonOptions, NumberUnit};
 use levee_planner::sql::text::{self, Failure as TextFailure};
-use levee_planner::sql::{datetime, types};
+use levee_planner::sql::{datetime, json, types};
 
 use super::Change;
 use super::slots::{Broken, Cell, Cells};
@@ -36,6 +39,8 @@ pub(super) struct Column {
     debezium: bool,
     /// A value that is none of the type is NULL and breaks nothing.
     null_for_invalid: bool,
+    /// Texts of json columns are JSON, not strings in JSON.
+    text_is_json: bool,
 }
 
 impl Column {
@@ -43,7 +48,7 @@ impl Column {
     /// 0A000: values of the type cannot be read.
     pub(super) fn new(field: &Field, in_key: bool, json: &JsonOptions, format: SourceFormat) -> Result<Self> {
         let data_type = field.data_type().clone();
-        if !types::is_in_records(&data_type) {
+        if !types::is_in_sources(&data_type) {
             return Err(RuntimeError::user(
                 "0A000",
                 format!(
@@ -64,7 +69,16 @@ impl Column {
             unit: json.timestamp_unit,
             debezium: format == SourceFormat::Debezium,
             null_for_invalid: json.null_for_invalid && field.is_nullable() && !in_key,
+            text_is_json: false,
         })
+    }
+
+    /// For records in which all values are texts.
+    pub(super) fn of_texts(self) -> Self {
+        Self {
+            text_is_json: true,
+            ..self
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -99,6 +113,7 @@ impl Column {
             DataType::Date32 => self.dates(cells, broken),
             DataType::Timestamp(_, zone) => self.timestamps(cells, broken, zone.is_some()),
             DataType::Interval(_) => self.intervals(cells, broken),
+            &types::JSON | &types::JSONB => self.jsons(cells, broken),
             other => {
                 return Err(RuntimeError::internal(format!(
                     "column \"{}\" of type {other} reached the decoder",
@@ -277,6 +292,42 @@ impl Column {
             Ok(())
         });
         Arc::new(builder.finish())
+    }
+
+    /// json and jsonb: a part of the record as it stands.
+    fn jsons(&self, cells: &Cells<'_>, broken: &mut Broken) -> ArrayRef {
+        let binary = self.data_type == types::JSONB;
+        let mut texts = BinaryViewBuilder::new();
+        let mut values = LargeBinaryBuilder::new();
+        let mut scratch = String::new();
+        self.each(cells, broken, |cell| {
+            let text = match &cell {
+                None => None,
+                Some(Cell::Nested(raw)) => Some(*raw),
+                Some(Cell::Text(text)) if !self.text_is_json => {
+                    scratch.clear();
+                    json::put_quoted(text, &mut scratch);
+                    Some(scratch.as_str())
+                }
+                Some(other) => Some(self.scalar(*other)?),
+            };
+            let told = |e: PlanError| match e.detail {
+                Some(detail) => format!("{}: {detail}", e.message),
+                None => e.message,
+            };
+            if binary {
+                values.append_option(text.map(json::jsonb_of_text).transpose().map_err(told)?);
+            } else {
+                text.map(json::validate).transpose().map_err(told)?;
+                texts.append_option(text);
+            }
+            Ok(())
+        });
+        if binary {
+            Arc::new(values.finish())
+        } else {
+            Arc::new(texts.finish())
+        }
     }
 
     fn dates(&self, cells: &Cells<'_>, broken: &mut Broken) -> ArrayRef {

@@ -143,7 +143,12 @@ impl Decoder {
             }
             decoded[i] = Some(columns.len());
             let in_key = def.key.contains(&i);
-            columns.push(Column::new(field, in_key, &json, def.format)?);
+            let column = Column::new(field, in_key, &json, def.format)?;
+            columns.push(if def.encode == Encoding::Json {
+                column
+            } else {
+                column.of_texts()
+            });
             let nullable = field.is_nullable() || (keyed && !in_key);
             fields.push(Arc::new(field.as_ref().clone().with_nullable(nullable)));
         }

@@ -41,10 +41,15 @@ const BATCH_ROWS: usize = 8192;
 /// 0A000 for a type that cannot.
 pub(super) fn check_types(def: &SourceDef) -> Result<()> {
     for (i, field) in def.schema.fields().iter().enumerate() {
-        if matches!(field.data_type(), DataType::Interval(_)) && !def.includes.contains_key(&i) {
+        let own = matches!(field.data_type(), DataType::Interval(_) | &types::JSON | &types::JSONB);
+        if own && !def.includes.contains_key(&i) {
             return Err(RuntimeError::User {
                 code: "0A000",
-                message: format!("column \"{}\": intervals are not read from Parquet", field.name()),
+                message: format!(
+                    "column \"{}\": values of type {} are not read from Parquet",
+                    field.name(),
+                    types::base_name(field.data_type())
+                ),
                 hint: Some("Declare the column with the type that the file has.".to_owned()),
             });
         }
