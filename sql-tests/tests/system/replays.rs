@@ -220,7 +220,10 @@ fn what_a_replay_cannot_do_is_refused() {
             ("ALTER TABLE plain REPLAY DEAD LETTERS", "no connector"),
             ("ALTER SOURCE plain REPLAY DEAD LETTERS", "is not a source"),
             ("ALTER TABLE k SET (header = true)", "cannot be changed"),
-            ("ALTER TABLE k SET (invalid.values = 'perhaps')", "invalid value for option"),
+            (
+                "ALTER TABLE k SET (invalid.values = 'perhaps')",
+                "invalid value for option",
+            ),
             ("ALTER TABLE k REPLAY DEAD LETTER", "syntax error"),
         ] {
             let error = session.exec(statement).await.expect_err(statement);

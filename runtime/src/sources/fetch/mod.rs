@@ -27,8 +27,8 @@ use arrow::datatypes::SchemaRef;
 use levee_planner::catalog::SourceDef;
 use parking_lot::{Condvar, Mutex};
 
-use self::piece::{Chunk, Piece, PieceReader, RowMaker};
 pub(super) use self::piece::envelope;
+use self::piece::{Chunk, Piece, PieceReader, RowMaker};
 pub(super) use self::records::RecordBuffer;
 pub use self::records::{RawRecord, put_header};
 use super::{
