@@ -117,6 +117,8 @@ pub(super) fn plain_literal(cell: &ast::Expr, column: &Field) -> Result<Option<E
         Value::Number(n, _)
             if (target.is_floating() || target.is_decimal()) && n.bytes().all(|b| b.is_ascii_digit() || b == b'.') =>
         {
+            // A literal is a numeric first, which has no negative zero.
+            let minus = minus && n.bytes().any(|b| (b'1'..=b'9').contains(&b));
             ScalarValue::Utf8(Some(if minus { format!("-{n}") } else { n.clone() }))
         }
         _ => return Ok(None),

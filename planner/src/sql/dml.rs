@@ -186,6 +186,9 @@ impl Binder {
                 }
             })
             .collect::<Result<Vec<_>>>()?;
+        if rows.iter().any(|r| r.len() != rows[0].len()) {
+            return Err(PlanError::new("42601", "VALUES lists must all be the same length"));
+        }
         let mut values = Vec::with_capacity(rows.len());
         let binder = super::bind::ExprBinder::new(self, params);
         for row in rows {

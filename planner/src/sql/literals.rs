@@ -102,7 +102,17 @@ pub(super) fn number_literal(e: &mut Expr) -> Result<()> {
             *e = cast(number, ast::DataType::Int4(None));
         }
         Ok(_) => {}
-        Err(_) => *e = cast(string(&digits), numeric_of(&digits)?),
+        Err(_) => {
+            let t = match numeric_of(&digits) {
+                Ok(t) => t,
+                // Written with an exponent, it is a number for floats.
+                Err(_) if digits.contains(['e', 'E']) && digits.parse::<f64>().is_ok_and(f64::is_finite) => {
+                    ast::DataType::DoublePrecision
+                }
+                Err(error) => return Err(error),
+            };
+            *e = cast(string(&digits), t);
+        }
     }
     Ok(())
 }

@@ -4,10 +4,10 @@
 //! (streaming DDL, session commands, COPY; see [`super::ext`]) is read by that, everything else by sqlparser's PostgreSQL
 //! grammar. Depth is bounded before parsing, so that hostile nesting is an error and not a stack overflow.
 
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError};
 
+use super::dialect::PgDialect;
 use super::{Ast, Parsed, ext, precedence};
 use crate::{PlanError, Result};
 
@@ -15,9 +15,11 @@ use crate::{PlanError, Result};
 const DEPTH_MAX: usize = 48;
 /// Operators in one chain (`a OR b OR …`): the tree of a chain is as deep as the chain is long.
 const CHAIN_MAX: usize = 1000;
+/// Arithmetic operators in one chain: each becomes a call, and DataFusion writes out a call's whole text to name it.
+const ARITHMETIC_MAX: usize = 150;
 
 /// The dialect everywhere in this crate.
-pub(super) static DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
+pub(super) static DIALECT: PgDialect = PgDialect;
 
 /// Line starts, to turn a tokenizer location into a character offset.
 #[derive(Debug, Clone)]
@@ -281,38 +283,68 @@ impl ParseContext<'_> {
 
 /// Tokens with locations; errors in PostgreSQL's words.
 pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
-    Tokenizer::new(&DIALECT, sql).tokenize_with_location().map_err(|e| {
-        let TokenizerError { message, location } = e;
-        let lines = Lines::new(sql);
-        let offset = lines.offset(location);
-        let rest: String = sql.chars().skip(offset).collect();
-        let lower = message.to_lowercase();
-        let what = if lower.contains("unterminated string") {
-            format!("unterminated quoted string at or near \"{rest}\"")
-        } else if lower.contains("close delimiter") {
-            format!("unterminated quoted identifier at or near \"{rest}\"")
-        } else if lower.contains("comment") {
-            format!("unterminated /* comment at or near \"{rest}\"")
-        } else {
-            format!("syntax error: {}", lower_first(&message))
-        };
-        PlanError::new("42601", what).at(offset + 1)
-    })
+    Tokenizer::new(&DIALECT, sql)
+        .tokenize_with_location()
+        .map(is_null)
+        .map_err(|e| {
+            let TokenizerError { message, location } = e;
+            let lines = Lines::new(sql);
+            let offset = lines.offset(location);
+            let rest: String = sql.chars().skip(offset).collect();
+            let lower = message.to_lowercase();
+            let what = if lower.contains("unterminated string") {
+                format!("unterminated quoted string at or near \"{rest}\"")
+            } else if lower.contains("close delimiter") {
+                format!("unterminated quoted identifier at or near \"{rest}\"")
+            } else if lower.contains("comment") {
+                format!("unterminated /* comment at or near \"{rest}\"")
+            } else {
+                format!("syntax error: {}", lower_first(&message))
+            };
+            PlanError::new("42601", what).at(offset + 1)
+        })
 }
 
-/// Refuses what would make the recursive parser, binder or tree destructor run out of stack.
+/// `x ISNULL` is `x IS NULL`; the grammar would read an alias.
+fn is_null(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let found = |t: &TokenWithSpan| matches!(&t.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("isnull"));
+    if !tokens.iter().any(found) {
+        return tokens;
+    }
+    let mut out: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len() + 1);
+    for t in tokens {
+        let before = out.iter().rev().find(|t| !is_space(t)).map(|t| &t.token);
+        let operand = match before {
+            None | Some(Token::Period | Token::Comma | Token::LParen) => false,
+            Some(Token::Word(w)) => w.quote_style.is_some() || !w.value.eq_ignore_ascii_case("as"),
+            Some(_) => true,
+        };
+        if operand && found(&t) {
+            let span = t.span;
+            out.extend(["IS", "NULL"].map(|k| TokenWithSpan::new(Token::make_keyword(k), span)));
+        } else {
+            out.push(t);
+        }
+    }
+    out
+}
+
+/// Refuses what would make the recursive parser, binder or tree destructor run out of stack, or of time.
 fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
-    let mut chains = vec![0usize];
-    let mut total = 0usize;
+    let (mut all, mut arithmetic) = (Chains::new(), Chains::new());
     for t in tokens {
         match &t.token {
-            Token::LParen | Token::LBracket => chains.push(0),
-            Token::RParen | Token::RBracket if chains.len() > 1 => total -= chains.pop().unwrap_or(0),
+            Token::LParen | Token::LBracket => {
+                all.open();
+                arithmetic.open();
+            }
+            Token::RParen | Token::RBracket => {
+                all.close();
+                arithmetic.close();
+            }
             Token::Comma => {
-                if let Some(top) = chains.last_mut() {
-                    total -= *top;
-                    *top = 0;
-                }
+                all.cut();
+                arithmetic.cut();
             }
             Token::Word(w)
                 if w.quote_style.is_none()
@@ -320,30 +352,60 @@ fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
                         .iter()
                         .any(|k| w.value.eq_ignore_ascii_case(k)) =>
             {
-                bump(&mut chains, &mut total);
+                all.bump();
+                arithmetic.cut();
             }
-            Token::Plus
-            | Token::Minus
-            | Token::Mul
-            | Token::Div
-            | Token::StringConcat
-            | Token::DoubleColon
-            | Token::Mod => {
-                bump(&mut chains, &mut total);
+            Token::StringConcat | Token::DoubleColon => all.bump(),
+            Token::Plus | Token::Minus | Token::Mul | Token::Div | Token::Mod => {
+                all.bump();
+                arithmetic.bump();
             }
             _ => {}
         }
-        if total > CHAIN_MAX || chains.len() > DEPTH_MAX {
+        if all.total > CHAIN_MAX || all.lengths.len() > DEPTH_MAX || arithmetic.total > ARITHMETIC_MAX {
             return Err(too_deep());
         }
     }
     Ok(())
 }
 
-fn bump(chains: &mut [usize], total: &mut usize) {
-    if let Some(top) = chains.last_mut() {
-        *top += 1;
-        *total += 1;
+/// Operators seen in the chains that are open, one chain a pair of parentheses.
+struct Chains {
+    lengths: Vec<usize>,
+    total: usize,
+}
+
+impl Chains {
+    fn new() -> Self {
+        Self {
+            lengths: vec![0],
+            total: 0,
+        }
+    }
+
+    fn open(&mut self) {
+        self.lengths.push(0);
+    }
+
+    fn close(&mut self) {
+        if self.lengths.len() > 1 {
+            self.total -= self.lengths.pop().unwrap_or(0);
+        }
+    }
+
+    /// A new chain begins.
+    fn cut(&mut self) {
+        if let Some(top) = self.lengths.last_mut() {
+            self.total -= *top;
+            *top = 0;
+        }
+    }
+
+    fn bump(&mut self) {
+        if let Some(top) = self.lengths.last_mut() {
+            *top += 1;
+            self.total += 1;
+        }
     }
 }
 

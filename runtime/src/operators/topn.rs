@@ -520,12 +520,15 @@ impl TopN {
                 Some(order.convert_columns(&columns)?)
             }
         };
-        let rows = self.rows.convert_columns(delta.batch.columns())?;
+        // Rows without columns, as `count(*)` over a LIMIT asks for, are all alike and encode to nothing.
+        let rows = (delta.batch.num_columns() > 0)
+            .then(|| self.rows.convert_columns(delta.batch.columns()))
+            .transpose()?;
         let entry = |i: usize, out: &mut Vec<u8>| {
             let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
             out.clear();
             out.extend_from_slice(key);
-            out.extend_from_slice(rows.row(i).data());
+            out.extend_from_slice(rows.as_ref().map_or(&[][..], |r| r.row(i).data()));
             out.extend_from_slice(&(key.len() as u32).to_be_bytes());
         };
         self.load_partitions()?;
@@ -542,11 +545,15 @@ impl TopN {
     }
 
     fn delta(&self, changes: &[Change]) -> Result<Delta> {
-        let rows = changes
-            .iter()
-            .map(|c| row_part(&c.0).map(|bytes| self.parser.parse(bytes)))
-            .collect::<Result<Vec<_>>>()?;
-        let mut columns = self.rows.convert_rows(rows)?;
+        let mut columns = if self.schema.fields().len() == usize::from(self.plan.row_number) {
+            Vec::new()
+        } else {
+            let rows = changes
+                .iter()
+                .map(|c| row_part(&c.0).map(|bytes| self.parser.parse(bytes)))
+                .collect::<Result<Vec<_>>>()?;
+            self.rows.convert_rows(rows)?
+        };
         if self.plan.row_number {
             columns.push(bigint(changes.iter().map(|c| c.1).collect()));
         }

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 use datafusion::scalar::ScalarValue;
 use levee_planner::catalog::{CatalogObject, CatalogOp};
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::{Alter, OnCommit, Parsed, Query, Statement};
+use levee_planner::sql::{Alter, Ast, ExtStatement, OnCommit, Parsed, Query, Statement};
 use levee_runtime::coordinator::{CatalogChange, CreateMode};
 use levee_runtime::{Delta, RuntimeError};
 
@@ -116,7 +116,8 @@ impl Session {
         on_commit: Option<OnCommit>,
         params: &[ScalarValue],
     ) -> Result<Outcome> {
-        let tag = if query.is_some() {
+        let as_query = |s: &ExtStatement| matches!(s, ExtStatement::CreateTableAs(_));
+        let tag = if query.is_some() || matches!(&parsed.ast, Ast::Ext(s) if as_query(s)) {
             "CREATE TABLE AS"
         } else {
             "CREATE TABLE"

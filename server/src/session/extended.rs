@@ -172,7 +172,12 @@ impl Session {
             }
             let offset = parsed.offset;
             let outcome = self
-                .run_statement(parsed, &portal.prepared.types(), &portal.params)
+                .run_statement(
+                    parsed,
+                    &portal.prepared.types(),
+                    &portal.params,
+                    Some(&portal.prepared.kept),
+                )
                 .await;
             portal.state = match outcome.map_err(|e| e.shift(offset))? {
                 Outcome::Tag(tag) => {

@@ -8,6 +8,7 @@ use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, parts};
 use sqlparser::ast::Statement as Sql;
 
 use super::cursors::no_cursor;
+use super::kept::Kept;
 use super::query::Rows;
 use super::{Session, SessionBinder};
 use crate::error::{Result, SqlError};
@@ -21,6 +22,8 @@ pub(super) struct Prepared {
     pub params: Vec<DataType>,
     /// Result columns; `None`: no rows.
     pub schema: Option<SchemaRef>,
+    /// Bound, for the next time.
+    pub kept: Kept,
 }
 
 impl Prepared {
@@ -32,12 +35,19 @@ impl Prepared {
                 parsed,
                 params: Vec::new(),
                 schema: None,
+                kept: Kept::default(),
             });
         };
         if let Some(parts) = parts(statement)? {
             let shape = binder.describe_parts(&parts, &declared)?;
             let (params, schema) = (shape.params, shape.schema);
-            return Ok(Self { parsed, params, schema });
+            let kept = Kept::default();
+            return Ok(Self {
+                parsed,
+                params,
+                schema,
+                kept,
+            });
         }
         let (params, schema) = match &statement.ast {
             Ast::Sql(s)
@@ -68,7 +78,12 @@ impl Prepared {
             Ast::Ext(s) => (Vec::new(), extension_schema(s)),
             Ast::Sql(_) => (Vec::new(), None),
         };
-        Ok(Self { parsed, params, schema })
+        Ok(Self {
+            parsed,
+            params,
+            schema,
+            kept: Kept::default(),
+        })
     }
 
     /// Parameter types in the form that binding takes.

@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::txn::Block;
-use super::{Session, guard};
+use super::{Session, guard, lookup};
 use crate::error::{Result, SqlError};
 use crate::system::type_size;
 use crate::types::encode::BatchEncoder;
@@ -230,6 +230,11 @@ impl Session {
         query: &Query,
         snapshot: &ReadSnapshot,
     ) -> Result<Rows> {
+        if query.samples.is_empty()
+            && let Some(rows) = lookup::answer(&binder.catalog, &plan, snapshot, &query.schema)
+        {
+            return Ok(Rows::of_selected(Arc::clone(&query.schema), vec![rows]));
+        }
         let tables = self.tables(query, snapshot).await?;
         let (state, plan) = self.physical(binder, plan, tables).await?;
         Ok(Rows::start(

@@ -9,6 +9,7 @@ use levee_planner::catalog::{CatalogObject, ObjectKind};
 use levee_planner::sql::{Ast, ExtStatement, Parsed, Statement, bind_params, parts};
 
 use super::ddl::dropping;
+use super::kept::Kept;
 use super::query::Rows;
 use super::txn::{Txn, failed_block};
 use super::{Session, SessionBinder};
@@ -40,12 +41,14 @@ pub(super) fn ends_block(parsed: &Parsed) -> bool {
 }
 
 impl Session {
-    /// Binds and runs a statement. `types` are the parameters' types, `params` their values.
+    /// Binds and runs a statement. `types` are the parameters' types, `params` their values; `kept` is where a prepared statement
+    /// keeps what was bound.
     pub(super) async fn run_statement(
         &mut self,
         parsed: &Parsed,
         types: &[Option<DataType>],
         params: &[ScalarValue],
+        kept: Option<&Kept>,
     ) -> Result<Outcome> {
         if matches!(self.txn, Txn::Failed(_)) && !ends_block(parsed) {
             return Err(failed_block());
@@ -54,7 +57,16 @@ impl Session {
             return self.run_parts(parts, types, params).await;
         }
         let binder = self.binder();
-        let bound = binder.bind(parsed, types)?;
+        let bound = match kept.and_then(|k| k.get(&binder)) {
+            Some(bound) => bound,
+            None => {
+                let bound = binder.bind(parsed, types)?;
+                if let Some(kept) = kept {
+                    kept.put(&binder, &parsed.text, &bound);
+                }
+                bound
+            }
+        };
         let outcome = self.run_bound(parsed, &binder, bound, types, params).await;
         let outcome = match outcome {
             // Outside of a block each statement is a transaction, at whose end temporary tables may be emptied.
@@ -146,6 +158,11 @@ impl Session {
                 Outcome::tag("PREPARE")
             }
             Statement::Execute { name, args } => self.execute_prepared(&name, args).await,
+            Statement::Begin { read_only, isolation } => {
+                self.begin(read_only, isolation.as_deref())?;
+                let starts = parsed.text.get(..5).is_some_and(|w| w.eq_ignore_ascii_case("start"));
+                Outcome::tag(if starts { "START TRANSACTION" } else { "BEGIN" })
+            }
             Statement::Flush => {
                 let engine = Arc::clone(&self.server.engine);
                 self.guarded(async move { Ok(engine.flush().await?) }).await?;
@@ -169,10 +186,6 @@ impl Session {
                     None => self.reset_all()?,
                 }
                 Outcome::tag("RESET")
-            }
-            Statement::Begin { read_only, isolation } => {
-                self.begin(read_only, isolation.as_deref())?;
-                Outcome::tag("BEGIN")
             }
             Statement::Commit => Outcome::tag(self.commit().await?),
             Statement::Rollback => {
@@ -364,7 +377,7 @@ impl Session {
         let Some(parsed) = &prepared.parsed else {
             return Outcome::tag("");
         };
-        Box::pin(self.run_statement(parsed, &prepared.types(), &values)).await
+        Box::pin(self.run_statement(parsed, &prepared.types(), &values, Some(&prepared.kept))).await
     }
 }
 

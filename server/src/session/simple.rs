@@ -39,7 +39,7 @@ impl Session {
 
     async fn simple_statement(&mut self, statement: &Parsed) -> Result<()> {
         self.server.metrics.statements.inc();
-        match self.run_statement(statement, &[], &[]).await? {
+        match self.run_statement(statement, &[], &[], None).await? {
             Outcome::Tag(tag) => self.complete(tag),
             Outcome::Rows(mut rows) => {
                 let formats = vec![rows.binary; rows.schema().fields().len()];

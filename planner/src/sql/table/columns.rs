@@ -66,6 +66,20 @@ impl Draft<'_> {
             self.column_options(first + i, c)?;
         }
         // Generated columns may use any other column, so they come after all defaults.
+        let is_stored = |o: &ast::ColumnOptionDef| {
+            matches!(
+                &o.option,
+                ColumnOption::Generated {
+                    generation_expr: Some(_),
+                    ..
+                }
+            )
+        };
+        let stored: Vec<usize> = (first..)
+            .zip(columns)
+            .filter(|(_, c)| c.options.iter().any(is_stored))
+            .map(|(i, _)| i)
+            .collect();
         for (i, c) in columns.iter().enumerate() {
             for o in &c.options {
                 if let ColumnOption::Generated {
@@ -73,7 +87,7 @@ impl Draft<'_> {
                     ..
                 } = &o.option
                 {
-                    let sql = self.stored_expression(first + i, e)?;
+                    let sql = self.stored_expression(first + i, e, &stored)?;
                     self.def.generated.insert(first + i, Generated::Stored(sql));
                 }
             }
@@ -239,10 +253,11 @@ impl Draft<'_> {
     }
 
     /// `GENERATED ALWAYS AS (e) STORED`: a function of the row's other columns, for ever the same.
-    fn stored_expression(&self, column: usize, e: &ast::Expr) -> Result<String> {
+    fn stored_expression(&self, column: usize, e: &ast::Expr, stored: &[usize]) -> Result<String> {
         let field = self.def.schema.field(column);
         let named = super::constraints::named_columns(e, &self.def.schema);
-        let of_generated = |c: &usize| *c == column || matches!(self.def.generated.get(c), Some(Generated::Stored(_)));
+        let of_generated =
+            |c: &usize| stored.contains(c) || matches!(self.def.generated.get(c), Some(Generated::Stored(_)));
         if let Some(c) = named.iter().find(|c| of_generated(c)) {
             return Err(PlanError::new(
                 "42P17",
