@@ -5,13 +5,18 @@ copy`: sends them by COPY instead). One view groups both tables by key, the othe
 from both. Both views are checked, by count and checksums, against what plain Python works out. Prints one JSON line: seconds, peak
 resident memory (VmHWM), memory shares. The exit code is 1 if an answer is wrong or the peak is above 1.5 times the limit.
 
+A second part, `--only reader`, makes a view with a result of `--result-mb` and reads it by a client that is slow, as a query and as
+COPY: the process must not grow by more than a sixteenth of the result, however long that takes.
+
     make bench-memory FLAGS='--keys 1000000 --limit 64MB'
+    make bench-memory FLAGS='--only reader'
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -21,7 +26,10 @@ from shared import servers
 
 FILE_ROWS = 500_000
 DELETES = 20
+DELETE_PARTS = 4
 UNITS = {"MB": 1 << 20, "GB": 1 << 30}
+PAUSE_S = 2
+ROW_BYTES = 1000
 
 
 def size(text):
@@ -139,26 +147,22 @@ def feed_rows(connection, files, args, report):
 
 
 def settle(connection, wanted, report, seconds):
-    """Waits until both views have `wanted` rows."""
+    """Waits until both views have `wanted` rows; counts them, which reads all of them, only when the views keep up."""
     started = time.monotonic()
+    counts = None
     while time.monotonic() - started < seconds:
-        counts = [connection.execute(f"SELECT count(*) FROM {view}").fetchone()[0] for view in CHECKS]
-        report(counts)
-        if counts == [wanted, wanted]:
-            return
-        time.sleep(2)
+        behind = connection.execute("SELECT max(lag_epochs) FROM levee_catalog.regions").fetchone()[0]
+        if behind == 0:
+            counts = [connection.execute(f"SELECT count(*) FROM {view}").fetchone()[0] for view in CHECKS]
+            if counts == [wanted, wanted]:
+                return
+        report(f"{behind} epochs behind, {counts}")
+        time.sleep(PAUSE_S)
     raise SystemExit(f"the views hold {counts} rows where {wanted} are wanted")
 
 
-def main():
-    """Runs it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--levee", required=True)
-    parser.add_argument("--keys", type=int, default=20_000_000)
-    parser.add_argument("--limit", default="1GB")
-    parser.add_argument("--feed", choices=["file", "copy"], default="file")
-    parser.add_argument("--seconds", type=int, default=1200, help="time allowed for each part")
-    args = parser.parse_args()
+def state(args):
+    """State far larger than the limit."""
     wrong = []
     with tempfile.TemporaryDirectory(prefix="levee-memory-") as directory:
         files = Path(directory) / "files"
@@ -179,7 +183,8 @@ def main():
             settle(connection, args.keys, report, args.seconds)
             fed = time.monotonic() - started
             check(connection, expected(args.keys, False), wrong)
-            step = max(args.keys // 20, DELETES)
+            report(f"fed, {len(wrong)} wrong")
+            step = max(args.keys // DELETE_PARTS, DELETES)
             for low in range(0, args.keys, step):
                 for table in "ab":
                     connection.execute(
@@ -201,8 +206,97 @@ def main():
                 "memory": shares(connection),
             }
             print(json.dumps(result))
-            if wrong or peak > 1.5 * (size(args.limit) >> 20):
-                sys.exit(1)
+            return not wrong and peak <= 1.5 * (size(args.limit) >> 20)
+
+
+def slow_reader(connection, statement, rows, seconds):
+    """Reads a result evenly over `seconds`; answers the rows read."""
+    read = 0
+    started = time.monotonic()
+    with connection.cursor() as cursor:
+        if statement.startswith("COPY"):
+            with cursor.copy(statement) as copying:
+                for piece in copying:
+                    read += bytes(piece).count(b"\n")
+                    keep_pace(started, read / rows * seconds)
+        else:
+            for _ in cursor.stream(statement, size=100):
+                read += 1
+                if read % 100 == 0:
+                    keep_pace(started, read / rows * seconds)
+    return read
+
+
+def keep_pace(started, due):
+    """Waits until `due` seconds after `started`."""
+    ahead = due - (time.monotonic() - started)
+    if ahead > 0.01:
+        time.sleep(ahead)
+
+
+def reader(args):
+    """A large result, read slowly."""
+    rows = args.result_mb * 1_000_000 // ROW_BYTES
+    with tempfile.TemporaryDirectory(prefix="levee-memory-") as directory:
+        files = Path(directory) / "files"
+        files.mkdir()
+        for number, low in enumerate(range(0, rows, 50_000)):
+            lines = (f"{k},{str(k) * (ROW_BYTES // len(str(k)))}\n" for k in range(low, min(low + 50_000, rows)))
+            (files / f"{number:06}.csv").write_text("".join(lines))
+        with Limited(args.levee, directory, args.limit) as server:
+            connection = server.connect()
+            connection.execute(
+                f"CREATE TABLE t (k bigint, v text) WITH (connector = 'file', path = '{files}') FORMAT PLAIN ENCODE CSV"
+            )
+            connection.execute("CREATE MATERIALIZED VIEW wide AS SELECT k, v FROM t")
+            while connection.execute("SELECT count(*) FROM wide").fetchone()[0] < rows:
+                time.sleep(PAUSE_S)
+            # What building has freed is given back within seconds.
+            time.sleep(5 * PAUSE_S)
+            before = memory(server.process.pid)[0]
+            grown, counts = 0, []
+            stop = threading.Event()
+
+            def watch():
+                nonlocal grown
+                while not stop.wait(0.1):
+                    grown = max(grown, memory(server.process.pid)[0] - before)
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            for statement in ["SELECT * FROM wide", "COPY (SELECT * FROM wide) TO STDOUT"]:
+                counts.append(slow_reader(connection, statement, rows, args.read_s))
+            stop.set()
+            watching.join()
+            result = {
+                "benchmark": "memory-reader",
+                "result_mb": args.result_mb,
+                "limit_mb": size(args.limit) >> 20,
+                "before_mb": before,
+                "grown_mb": grown,
+                "rows_read": counts,
+                "memory": shares(connection),
+            }
+            print(json.dumps(result))
+            return counts == [rows, rows] and grown <= args.result_mb // 16
+
+
+def main():
+    """Runs it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--levee", required=True)
+    parser.add_argument("--only", choices=["state", "reader"], help="one part of the two")
+    parser.add_argument("--result-mb", type=int, default=1000, help="what the slow client reads")
+    parser.add_argument("--read-s", type=int, default=30, help="how long it takes for that")
+    parser.add_argument("--keys", type=int, default=20_000_000)
+    parser.add_argument("--limit", default="1GB")
+    parser.add_argument("--feed", choices=["file", "copy"], default="file")
+    parser.add_argument("--seconds", type=int, default=1200, help="time allowed for each part")
+    args = parser.parse_args()
+    parts = {"state": state, "reader": reader}
+    good = [part(args) for name, part in parts.items() if args.only in (None, name)]
+    if not all(good):
+        sys.exit(1)
 
 
 def check(connection, answers, wrong):

@@ -5,8 +5,8 @@
 //!                                                                             └─▶ garbage collection, log truncation
 //! ```
 //!
-//! The file is written from where the frozen entries lie, a region after the other: an index of one region's entries is
-//! all that is added to memory. The cold tier takes the file in (by link) after the manifest is durable, and its snapshot then is what
+//! The file is written from where the frozen entries lie, a region after the other and a stretch of its keys after the other: an index of
+//! one stretch's entries is all that is added to memory. The cold tier takes the file in (by link) after the manifest is durable, and its snapshot then is what
 //! regions hear of: their tasks read it when they are started again or do not hold an entry in memory.
 //!
 //! A region that missed the tick keeps its older version; a producer keeps a version that is no later than any subscriber's, so that
@@ -369,14 +369,54 @@ impl Checkpointer {
     }
 }
 
+/// Entries that are sorted at a time, if they are not more than [`STRETCHES_MAX`] times as many: their index takes 56 bytes each.
+const STRETCH_ENTRIES: usize = 65_536;
+/// Each stretch costs a pass over all entries.
+const STRETCHES_MAX: usize = 32;
+
+/// A bucket of a table: operator, table and vnode, by which entries are sorted first.
+type Bucket = (u32, u8, u8);
+
+/// Cuts all entries, by their buckets, into stretches of about equal size; answers the last bucket of each, in order.
+fn stretches(parts: &[&Frozen]) -> Vec<Bucket> {
+    let entries: usize = parts.iter().map(|part| part.state.len()).sum();
+    let size = STRETCH_ENTRIES.max(entries / STRETCHES_MAX);
+    if entries <= size {
+        return vec![(u32::MAX, u8::MAX, u8::MAX)];
+    }
+    let mut counts: BTreeMap<(u32, u8), Vec<usize>> = BTreeMap::new();
+    for entry in parts.iter().flat_map(|part| part.state.iter()) {
+        let table = counts.entry((entry.operator, entry.table));
+        table.or_insert_with(|| vec![0; 256])[usize::from(entry.vnode)] += 1;
+    }
+    let (mut ends, mut sum) = (Vec::new(), 0);
+    for ((operator, table), vnodes) in counts {
+        for (vnode, count) in (0..=u8::MAX).zip(vnodes) {
+            sum += count;
+            if sum >= size {
+                ends.push((operator, table, vnode));
+                sum = 0;
+            }
+        }
+    }
+    ends.push((u32::MAX, u8::MAX, u8::MAX));
+    ends
+}
+
 /// Adds a region's frozen entries. Several parts, in order, are what earlier attempts could not write and what came since.
 fn append(writer: &mut DeltaWriter<'_>, region: u32, parts: &[&Frozen]) -> Result<()> {
-    let entries = parts.iter().map(|part| part.state.len()).sum();
-    let mut index = DeltaIndex::new(region, entries);
-    for entry in parts.iter().flat_map(|part| part.state.iter()) {
-        index.put(entry.operator, entry.table, entry.vnode, entry.key, entry.value);
+    let mut after: Option<Bucket> = None;
+    for end in stretches(parts) {
+        let mut index = DeltaIndex::new(region, 0);
+        for entry in parts.iter().flat_map(|part| part.state.iter()) {
+            let bucket = (entry.operator, entry.table, entry.vnode);
+            if bucket <= end && after.is_none_or(|after| bucket > after) {
+                index.put(entry.operator, entry.table, entry.vnode, entry.key, entry.value);
+            }
+        }
+        index.write(writer)?;
+        after = Some(end);
     }
-    index.write(writer)?;
     // The newest rows of all that has changed since the first part. They come after all operators' entries.
     let since = parts.iter().find_map(|part| Some(part.relation.as_ref()?.1));
     let newest = parts.iter().rev().find_map(|part| Some(&part.relation.as_ref()?.0));

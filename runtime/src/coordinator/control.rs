@@ -36,7 +36,7 @@ pub(super) const FOLD_EVERY: Duration = Duration::from_millis(50);
 /// Pause after the log did not take what sources brought.
 const LOG_RETRY: Duration = Duration::from_millis(200);
 /// Pause before regions that wait for memory are looked at again: nothing tells when tasks have evicted.
-const PACED_RETRY: Duration = Duration::from_millis(20);
+pub(super) const PACED_RETRY: Duration = Duration::from_millis(20);
 /// Sleep when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 /// Up to this many regions, debug builds check after each event that no region was forgotten.
@@ -457,12 +457,10 @@ impl Control {
             backfill.rows_done = step.backfill_rows;
         }
         if let Some(state) = result.snapshot {
-            let relation = region
-                .relation
-                .as_ref()
-                .and_then(|r| Some((r.snapshot(step.to).ok()?, region.frozen_relation_seq)));
+            let snapshot = region.relation.as_ref().and_then(|r| r.snapshot(step.to).ok());
             let relation_seq = region.relation.as_ref().map_or(0, |r| r.seq());
-            region.frozen_relation_seq = relation_seq;
+            let since = region.freeze_relation(relation_seq);
+            let relation = snapshot.map(|snapshot| (snapshot, since));
             let meta = region.encode_meta(step.backfill);
             self.letters.step_frozen();
             self.frozen.push(Frozen {

@@ -195,6 +195,7 @@ impl Control {
             checkpoint_target: None,
             dirty: !restored,
             frozen_relation_seq: 0,
+            unfinished_relation_seqs: Vec::new(),
             completed_epoch: restored.then_some(epoch),
             completed_seq: None,
             completed_relation_seq: 0,

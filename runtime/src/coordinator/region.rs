@@ -146,6 +146,9 @@ pub struct RegionCtl {
     pub dirty: bool,
     /// Run position of the last freeze.
     pub frozen_relation_seq: u64,
+    /// Run positions of freezes that no completed checkpoint holds yet. There can be several: a region that lags is frozen for the next
+    /// checkpoint while an earlier freeze of it is being written.
+    pub unfinished_relation_seqs: Vec<u64>,
     /// Epoch of the newest completed checkpoint.
     pub completed_epoch: Option<u64>,
     /// Dataflow step of the newest completed checkpoint.
@@ -308,6 +311,31 @@ impl RegionCtl {
                     .push((e.expression.clone(), e.message.clone(), e.rows, epoch));
             }
         }
+    }
+
+    /// The region is to be frozen when it is complete through `target`, if not before.
+    pub fn freeze_by(&mut self, target: u64) {
+        let target = self.checkpoint_target.map_or(target, |before| before.min(target));
+        self.checkpoint_target = Some(target);
+    }
+
+    /// The relation is frozen at run position `seq`; answers the position of the freeze before.
+    pub fn freeze_relation(&mut self, seq: u64) -> u64 {
+        self.unfinished_relation_seqs.push(seq);
+        std::mem::replace(&mut self.frozen_relation_seq, seq)
+    }
+
+    /// A completed checkpoint holds the relation up to run position `seq`.
+    pub fn complete_relation(&mut self, seq: u64) {
+        self.completed_relation_seq = seq;
+        self.unfinished_relation_seqs.retain(|unfinished| *unfinished > seq);
+    }
+
+    /// Run positions that checkpoints count from, or will.
+    pub fn relation_seqs(&self) -> Vec<u64> {
+        let mut seqs = self.unfinished_relation_seqs.clone();
+        seqs.extend([self.completed_relation_seq, self.frozen_relation_seq]);
+        seqs
     }
 
     /// Notes for the manifest.

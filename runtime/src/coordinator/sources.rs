@@ -16,7 +16,7 @@ use levee_planner::catalog::{CatalogObject, ObjectKind, SourceDef, SourceFormat}
 use levee_planner::plan::ObjectId;
 use serde::{Deserialize, Serialize};
 
-use super::control::{Control, Event, error_text};
+use super::control::{Control, Event, PACED_RETRY, error_text};
 use super::dead_letters::DEAD_LETTERS;
 use super::region::{RegionCtl, RegionKind};
 use super::replays::KeptLetters;
@@ -288,8 +288,13 @@ impl Control {
         if self.cut_pending || self.stopping.is_some() || self.sources.is_empty() {
             return;
         }
+        if self.paces_sources() {
+            self.poll_sources = Some(PACED_RETRY);
+            return;
+        }
         let now_us = self.shared.now_us();
         let records = CUT_ROWS_PER_TASK * self.shared.config.parallelism as u64;
+        let records = records.min(self.step_rows_max() as u64);
         let (mut cut, mut failed) = (SourceCut::default(), Vec::new());
         for (id, source) in self.sources.iter().filter(|(_, s)| s.failed.is_none()) {
             if self.paused_sources.contains(id) {

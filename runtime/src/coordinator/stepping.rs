@@ -12,9 +12,6 @@ use crate::operators::Barrier;
 use crate::sources::SplitRange;
 use crate::{Delta, Result, RuntimeError};
 
-/// Rows beyond which a lagging region's step is not made longer.
-const STEP_ROWS_MAX: usize = 262_144;
-
 impl Control {
     /// How far region `id`'s inputs are complete, and which epochs after `submitted` changed them.
     fn available(&self, region: &RegionCtl) -> Result<(u64, Vec<(u64, usize)>)> {
@@ -69,12 +66,23 @@ impl Control {
             return self.freeze_if_due(id);
         }
         let before = (region.frontier(), region.visible());
+        if short && region.checkpoint_target.is_some() {
+            // The checkpoint does not wait until the region has caught up.
+            region.freeze_by(region.submitted());
+        }
+        let building = region.backfill.is_some();
+        if !building {
+            self.freeze_if_due(id)?;
+        }
+        let Some(region) = self.regions.get(&id) else {
+            return Ok(());
+        };
         // One that a checkpoint waits for goes on up to there.
         let paced = short && region.dataflow.is_some() && region.checkpoint_target.is_none();
         if paced {
             self.work.paced.insert(id);
         }
-        let follows = region.backfill.is_none() || !paced && self.advance_backfill(id)?;
+        let follows = !building || !paced && self.advance_backfill(id)?;
         if follows {
             if !paced {
                 self.take_steps(id)?;
@@ -120,7 +128,7 @@ impl Control {
             // A block that reads at an epoch needs a boundary there. It saw that epoch as the newest, so no step is beyond it yet.
             let limit = self.shared.next_pin(region.submitted()).map_or(limit, |p| limit.min(p));
             let limit = self.next_write(region).map_or(limit, |w| limit.min(w));
-            let end = choose_step(region.submitted(), limit, &changed, &self.stops, STEP_ROWS_MAX);
+            let end = choose_step(region.submitted(), limit, &changed, &self.stops, self.step_rows_max());
             let inputs = region.inputs.iter().filter(|i| **i != region.id);
             let inputs = inputs.filter_map(|i| self.regions.get(i)?.relation.as_deref());
             let Some(end) = whole_steps(inputs, region.submitted(), end, available) else {
@@ -278,7 +286,7 @@ impl Control {
         };
         let snapshot = relation.snapshot(region.frontier())?;
         let relation_seq = relation.seq();
-        let since = std::mem::replace(&mut region.frozen_relation_seq, relation_seq);
+        let since = region.freeze_relation(relation_seq);
         let epoch = region.frontier();
         region.checkpoint_target = None;
         region.dirty = false;

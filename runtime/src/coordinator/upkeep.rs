@@ -18,19 +18,27 @@ use crate::relation::{Joined, Limits, Offer, Relation};
 pub(super) const TICK_WAIT: Duration = Duration::from_millis(1000);
 /// Between checkpoints, while memory is short.
 const INTERVAL_SHORT: Duration = Duration::from_millis(250);
+/// Rows beyond which a lagging region's step is not made longer …
+const STEP_ROWS_MAX: usize = 262_144;
+const STEP_ROWS_MIN: usize = 4096;
+/// … and what they may take of the share of dirty state, at so many bytes a row: state, its frozen copy, and the step's output.
+const STEP_PARTS: usize = 4;
+const ROW_BYTES: usize = 256;
 /// A relation that nobody lags behind on is still readable this many epochs back.
 const READ_BACK_EPOCHS: u64 = 256;
 
 impl Control {
     /// Starts a checkpoint when it is time and something has changed.
     pub(super) fn start_tick(&mut self) {
+        let due = self.changed_since_tick || self.has_dirty_excess();
         if self.tick.is_some()
             || self.checkpoint_running
-            || !self.changed_since_tick
+            || !due
             || self.last_tick.elapsed() < self.checkpoint_interval()
         {
             return;
         }
+        let short = self.shared.memory.over(Share::Dirty);
         self.changed_since_tick = false;
         self.last_tick = Instant::now();
         self.tick = Some((self.cut, self.last_tick));
@@ -44,13 +52,13 @@ impl Control {
             let Some(region) = self.regions.get_mut(&id).filter(|r| r.failed.is_none()) else {
                 continue;
             };
-            // One that stands gets no further than it is.
-            let target = if self.work.standing.contains(&id) {
+            // One that stands gets no further than it is; where memory is short, nobody goes on first.
+            let target = if short || self.work.standing.contains(&id) {
                 region.submitted()
             } else {
                 self.cut
             };
-            region.checkpoint_target.get_or_insert(target);
+            region.freeze_by(target);
             self.work.due.insert(id);
             self.work.ready.insert(id);
         }
@@ -78,12 +86,33 @@ impl Control {
         }
     }
 
-    /// Whether regions should wait with further steps for the checkpoint under way: only that makes what they change evictable.
+    /// Regions have changed more since their last freeze than memory has room for.
+    fn has_dirty_excess(&self) -> bool {
+        let dirty = |id: &ObjectId| self.regions.get(id).is_some_and(|r| r.dirty);
+        self.shared.memory.over(Share::Dirty) && self.work.changed.iter().any(dirty)
+    }
+
+    /// Whether regions should wait with further steps for a checkpoint, which is under way or begins soon: only that makes what they
+    /// change evictable.
     pub(super) fn is_short_of_memory(&self) -> bool {
         let memory = &self.shared.memory;
-        (self.tick.is_some() || self.checkpoint_running)
-            && memory.used(Share::Dirty) > 2 * memory.share(Share::Dirty)
+        let comes = self.tick.is_some() || self.checkpoint_running || self.changed_since_tick;
+        (comes || self.has_dirty_excess())
             && memory.over(Share::Dirty)
+            && memory.used(Share::Dirty) > 2 * memory.share(Share::Dirty)
+    }
+
+    /// Whether sources should wait: regions are to work off what has been cut, and checkpoints to make it evictable, first.
+    pub(super) fn paces_sources(&self) -> bool {
+        let memory = &self.shared.memory;
+        memory.over(Share::Dirty) || memory.over(Share::Runs)
+    }
+
+    /// Rows of a step at most, unless one epoch has more: what a step changes is dirty until a checkpoint, which can only begin between
+    /// steps.
+    pub(super) fn step_rows_max(&self) -> usize {
+        let share = self.shared.memory.share(Share::Dirty);
+        (share / STEP_PARTS / ROW_BYTES).clamp(STEP_ROWS_MIN, STEP_ROWS_MAX)
     }
 
     /// Hands the frozen state to the checkpointer when all regions that keep up have contributed.
@@ -196,7 +225,7 @@ impl Control {
         for frozen in done.frozen.iter().filter(|f| !anew.contains(&f.region)) {
             if let Some(region) = self.regions.get_mut(&frozen.region) {
                 region.completed_seq = frozen.step_seq.or(region.completed_seq);
-                region.completed_relation_seq = frozen.relation_seq;
+                region.complete_relation(frozen.relation_seq);
                 // A sink's backfill waits for its pins to be there.
                 self.work.ready.insert(frozen.region);
             }
@@ -292,7 +321,7 @@ impl Control {
                 seq: region.completed_relation_seq,
                 readable: *joinable.get_or_insert_with(|| self.joinable(readable)),
                 stands: self.stands(id),
-                seqs: vec![region.completed_relation_seq, region.frozen_relation_seq],
+                seqs: region.relation_seqs(),
             };
             if relation.needs_upkeep(&limits) {
                 folds.push((Arc::clone(relation), limits));

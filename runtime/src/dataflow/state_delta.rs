@@ -6,6 +6,13 @@
 //! ```text
 //!   operator u32 │ key size u32 │ value size u32 │ table u8 │ vnode u8 │ key │ value        (value size MAX: deleted)
 //! ```
+//!
+//! From the freeze to the delta file they are dirty state like the operators' own entries, of which they are copies, and are counted as
+//! such ([`StateDelta::count_in`]).
+
+use std::sync::Arc;
+
+use crate::memory::{Governor, Holder, Share};
 
 /// Bytes of a chunk, unless one entry is larger.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -19,6 +26,8 @@ pub struct StateDelta {
     chunks: Vec<Vec<u8>>,
     len: usize,
     bytes: usize,
+    /// What the process's budget knows of it.
+    held: Option<Holder>,
 }
 
 /// One entry of a [`StateDelta`].
@@ -65,6 +74,17 @@ impl StateDelta {
         self.chunks.extend(other.chunks);
         self.len += other.len;
         self.bytes += other.bytes;
+        if let Some(held) = self.held.as_ref().or(other.held.as_ref()) {
+            held.set(self.bytes);
+        }
+        self.held = self.held.take().or(other.held);
+    }
+
+    /// Counts it as dirty state for as long as it lives, with what is appended to it.
+    pub fn count_in(&mut self, memory: &Arc<Governor>) {
+        let held = memory.holder(Share::Dirty);
+        held.set(self.bytes);
+        self.held = Some(held);
     }
 
     /// Number of entries.

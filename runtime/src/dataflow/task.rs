@@ -265,7 +265,9 @@ impl Instance {
         }
         let snapshot = if step.checkpoint {
             self.frozen.push_back(step.seq);
-            Some(self.program.snapshot()?)
+            let mut state = self.program.snapshot()?;
+            state.count_in(&region.spec.memory);
+            Some(state)
         } else {
             None
         };

@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, UInt32Array};
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::take;
 use arrow::row::Rows;
 use levee_storage::tier::TierSnapshot;
 
@@ -273,20 +274,22 @@ pub fn expand(delta: &Delta, rows_max: usize, f: &mut dyn FnMut(RecordBatch) -> 
     for (i, d) in (0_u32..).zip(delta.diff_iter()) {
         for _ in 0..d {
             index.push(i);
-            if index.len() == rows_max {
-                let batch =
-                    arrow::compute::take_record_batch(&delta.batch, &UInt32Array::from(std::mem::take(&mut index)))?;
-                if !f(batch)? {
-                    return Ok(false);
-                }
+            if index.len() == rows_max && !f(repeated(&delta.batch, std::mem::take(&mut index))?)? {
+                return Ok(false);
             }
         }
     }
     if index.is_empty() {
         return Ok(true);
     }
-    f(arrow::compute::take_record_batch(
-        &delta.batch,
-        &UInt32Array::from(index),
-    )?)
+    f(repeated(&delta.batch, index)?)
+}
+
+/// The rows of these numbers; of a batch without columns just as many.
+fn repeated(batch: &RecordBatch, index: Vec<u32>) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(index.len()));
+    let index = UInt32Array::from(index);
+    let columns = batch.columns().iter().map(|column| take(column, &index, None));
+    let columns = columns.collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
 }

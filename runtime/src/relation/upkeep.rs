@@ -267,6 +267,10 @@ impl Relation {
             return;
         }
         let mut state = self.state.write();
+        // A snapshot that was offered meanwhile holds a part of it.
+        if state.offered.as_ref().is_some_and(|offer| joined.first <= offer.seq && offer.seq < joined.last) {
+            return;
+        }
         let at = state.runs.partition_point(|run| run.seq < joined.first);
         let n = state
             .runs
@@ -319,8 +323,11 @@ fn joinable(state: &State, limits: &Limits) -> Vec<Vec<Arc<Run>>> {
     let mut group: Vec<Arc<Run>> = Vec::new();
     for run in state.runs.iter().take_while(|run| run.to <= limits.readable) {
         let spans = |from: u64| limits.stands.iter().any(|e| from < *e && *e < run.to);
+        let offered = state.offered.as_ref().map(|offer| offer.seq);
         let parted = group.first().is_some_and(|first: &Arc<Run>| spans(first.from))
-            || group.last().is_some_and(|last| limits.seqs.contains(&last.seq));
+            || group
+                .last()
+                .is_some_and(|last| limits.seqs.contains(&last.seq) || offered == Some(last.seq));
         if parted {
             groups.push(std::mem::take(&mut group));
         }
