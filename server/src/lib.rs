@@ -15,6 +15,7 @@
 //! | [`system`] | `pg_catalog`, `information_schema`, `levee_catalog` |
 //! | [`http`], [`metrics`] | health and counters |
 
+mod allocator;
 pub mod config;
 pub mod copy;
 pub mod error;
@@ -84,6 +85,7 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 fn serve(config: Config) -> Result<(), AnyError> {
     #[cfg(feature = "failpoints")]
     let _scenario = failpoints::setup()?;
+    allocator::set_up(config.memory_limit);
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let threads = |name, n| {
         tokio::runtime::Builder::new_multi_thread()

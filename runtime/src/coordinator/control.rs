@@ -27,6 +27,7 @@ use super::upkeep::TICK_WAIT;
 use super::work::WorkSets;
 use crate::dataflow::executor::Executor;
 use crate::dataflow::{RegionEvents, StepResult, TaskInfo};
+use crate::memory::{Holder, Share};
 use crate::relation::{Joined, Limits, Relation};
 use crate::sources::{DeadLetter, SourceDriver};
 use crate::{Delta, Result, RuntimeError};
@@ -99,6 +100,8 @@ pub struct Control {
     pub(super) regions: BTreeMap<ObjectId, RegionCtl>,
     pub(super) sources: BTreeMap<ObjectId, SourceCtl>,
     pub(super) table_writes: HashMap<ObjectId, VecDeque<(u64, Vec<Delta>)>>,
+    /// What they hold, as the budget knows it.
+    pub(super) queued: Holder,
     pub(super) timeline: Timeline,
     pub(super) cut: u64,
     pub(super) stops: BTreeSet<u64>,
@@ -163,6 +166,7 @@ impl Control {
         folds: Sender<Vec<(Arc<Relation>, Limits)>>,
     ) -> Self {
         let now = Instant::now();
+        let queued = shared.memory.holder(Share::Sources);
         Self {
             shared,
             executor,
@@ -175,6 +179,7 @@ impl Control {
             regions: BTreeMap::new(),
             sources: BTreeMap::new(),
             table_writes: HashMap::new(),
+            queued,
             timeline: Timeline::default(),
             cut: 0,
             stops: BTreeSet::new(),
@@ -354,6 +359,7 @@ impl Control {
                 if *table == DEAD_LETTERS {
                     self.letters_durable(delta, record.ops.is_empty());
                 }
+                self.queued.set(self.queued.bytes() + delta.bytes());
                 let queue = self.table_writes.entry(*table).or_default();
                 match queue.back_mut() {
                     Some((epoch, deltas)) if *epoch == record.epoch => deltas.push(delta.clone()),

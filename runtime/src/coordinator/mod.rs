@@ -257,7 +257,7 @@ impl Engine {
             recovered: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             pins: Mutex::new(BTreeMap::new()),
-            window: WriteWindow::default(),
+            window: WriteWindow::new(&memory),
             locks: Arc::default(),
             epochs: Mutex::new(VecDeque::new()),
             checkpoints: Mutex::new(VecDeque::new()),

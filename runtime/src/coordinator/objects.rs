@@ -70,7 +70,14 @@ impl Control {
             source.driver.stop();
             self.forget_letters(id);
         }
-        self.table_writes.remove(&id);
+        let gone = self
+            .table_writes
+            .remove(&id)
+            .into_iter()
+            .flatten()
+            .flat_map(|(_, deltas)| deltas);
+        let gone: usize = gone.map(|delta| delta.bytes()).sum();
+        self.queued.set(self.queued.bytes().saturating_sub(gone));
         self.frozen.retain(|f| f.region != id);
         self.shared.remove(id);
     }

@@ -8,6 +8,7 @@ use super::backfill::BackfillMeta;
 use super::control::Control;
 use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, choose_step, whole_steps};
 use crate::dataflow::{Step, StepInput};
+use crate::memory::Holder;
 use crate::operators::Barrier;
 use crate::sources::SplitRange;
 use crate::{Delta, Result, RuntimeError};
@@ -168,7 +169,7 @@ impl Control {
                 let cuts = source.cuts.iter().filter(|(e, _)| *e > after && *e <= end);
                 let ranges = join_ranges(cuts.flat_map(|(_, r)| r.iter().copied()));
                 let writes = if *input == id {
-                    taken_writes(&mut self.table_writes, id, end)
+                    taken_writes(&mut self.table_writes, &self.queued, id, end)
                 } else {
                     Vec::new()
                 };
@@ -195,7 +196,7 @@ impl Control {
         let Some(relation) = &region.relation else {
             return Ok(());
         };
-        let deltas = taken_writes(&mut self.table_writes, id, end);
+        let deltas = taken_writes(&mut self.table_writes, &self.queued, id, end);
         let order = relation.order();
         let run = match deltas.as_slice() {
             [one] => one.clone(),
@@ -305,12 +306,18 @@ impl Control {
 }
 
 /// A table's writes up to an epoch.
-fn taken_writes(all: &mut HashMap<ObjectId, VecDeque<(u64, Vec<Delta>)>>, id: ObjectId, end: u64) -> Vec<Delta> {
+fn taken_writes(
+    all: &mut HashMap<ObjectId, VecDeque<(u64, Vec<Delta>)>>,
+    queued: &Holder,
+    id: ObjectId,
+    end: u64,
+) -> Vec<Delta> {
     let queue = all.entry(id).or_default();
     let mut deltas = Vec::new();
     while queue.front().is_some_and(|(e, _)| *e <= end) {
         deltas.extend(queue.pop_front().into_iter().flat_map(|(_, d)| d));
     }
+    queued.set(queued.bytes().saturating_sub(deltas.iter().map(Delta::bytes).sum()));
     deltas
 }
 

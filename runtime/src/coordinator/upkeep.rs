@@ -79,7 +79,10 @@ impl Control {
         }
         let interval = Duration::from_millis(self.shared.config.checkpoint_interval_ms);
         let memory = &self.shared.memory;
-        if memory.over(Share::Dirty) || memory.over(Share::Runs) {
+        if self.has_far_too_much_dirty() {
+            // Regions wait for it.
+            Duration::ZERO
+        } else if memory.over(Share::Dirty) || memory.over(Share::Runs) {
             interval.min(INTERVAL_SHORT)
         } else {
             interval
@@ -95,11 +98,13 @@ impl Control {
     /// Whether regions should wait with further steps for a checkpoint, which is under way or begins soon: only that makes what they
     /// change evictable.
     pub(super) fn is_short_of_memory(&self) -> bool {
-        let memory = &self.shared.memory;
         let comes = self.tick.is_some() || self.checkpoint_running || self.changed_since_tick;
-        (comes || self.has_dirty_excess())
-            && memory.over(Share::Dirty)
-            && memory.used(Share::Dirty) > 2 * memory.share(Share::Dirty)
+        (comes || self.has_dirty_excess()) && self.has_far_too_much_dirty()
+    }
+
+    fn has_far_too_much_dirty(&self) -> bool {
+        let memory = &self.shared.memory;
+        memory.over(Share::Dirty) && memory.used(Share::Dirty) > 2 * memory.share(Share::Dirty)
     }
 
     /// Whether sources should wait: regions are to work off what has been cut, and checkpoints to make it evictable, first.

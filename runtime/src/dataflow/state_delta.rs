@@ -188,4 +188,25 @@ mod tests {
         );
         assert_eq!(delta.bytes(), delta.chunks.iter().map(Vec::len).sum::<usize>());
     }
+
+    #[test]
+    fn it_counts_as_dirty_state_with_what_is_appended() {
+        let memory = Governor::new(1 << 20);
+        let made = |n: u32| {
+            let mut delta = StateDelta::default();
+            (0..n).for_each(|i| delta.put(0, 0, 0, &i.to_be_bytes(), Some(b"value")));
+            delta.count_in(&memory);
+            delta
+        };
+        let (mut first, second) = (made(3), made(5));
+        let bytes = first.bytes() + second.bytes();
+        assert_eq!(memory.used(Share::Dirty), bytes);
+        first.append(second);
+        assert_eq!((memory.used(Share::Dirty), first.bytes()), (bytes, bytes));
+        let mut uncounted = StateDelta::default();
+        uncounted.append(first);
+        assert_eq!(memory.used(Share::Dirty), bytes);
+        drop(uncounted);
+        assert_eq!(memory.used(Share::Dirty), 0);
+    }
 }

@@ -201,6 +201,14 @@ pub(super) enum BaseSums<'a> {
 }
 
 impl BaseSums<'_> {
+    /// The multiplicities of whole rows, which ascend.
+    pub(super) fn counts(&mut self, rows: &Rows) -> Result<Vec<i64>> {
+        match self {
+            Self::Cold(cold) => cold.counts(rows),
+            Self::Resident { .. } => rows.iter().map(|row| self.sum(row.data())).collect(),
+        }
+    }
+
     pub(super) fn sum(&mut self, prefix: &[u8]) -> Result<i64> {
         let (order, chunks, current) = match self {
             Self::Cold(cold) => return cold.sum(prefix),

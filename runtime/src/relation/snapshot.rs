@@ -204,10 +204,11 @@ impl RelationSnapshot {
         let mut base = inner.base.sums(&inner.order)?;
         while let Some(delta) = changed.next()? {
             let rows = inner.order.encode(&delta.batch)?;
+            let counts = if keyed { Vec::new() } else { base.counts(&rows)? };
             for (i, row) in rows.iter().enumerate() {
                 let mut count = delta.diff(i);
                 if !keyed {
-                    count += base.sum(row.data())? + before.sum(row.data())?;
+                    count += counts[i] + before.sum(row.data())?;
                 }
                 if !keyed && looked_up {
                     for run in &earlier {

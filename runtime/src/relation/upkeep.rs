@@ -268,7 +268,11 @@ impl Relation {
         }
         let mut state = self.state.write();
         // A snapshot that was offered meanwhile holds a part of it.
-        if state.offered.as_ref().is_some_and(|offer| joined.first <= offer.seq && offer.seq < joined.last) {
+        if state
+            .offered
+            .as_ref()
+            .is_some_and(|offer| joined.first <= offer.seq && offer.seq < joined.last)
+        {
             return;
         }
         let at = state.runs.partition_point(|run| run.seq < joined.first);
