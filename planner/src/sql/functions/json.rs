@@ -224,7 +224,14 @@ fn access(
 
 fn step<'d>(doc: Doc<'d>, keys: &ArrayRef, row: usize) -> Result<Option<Doc<'d>>> {
     match keys.data_type() {
-        DataType::Int32 => doc.item(i64::from(keys.as_primitive::<Int32Type>().value(row))),
+        DataType::Int32 => {
+            let at = keys.as_primitive::<Int32Type>().value(row);
+            // To PostgreSQL a jsonb scalar that stands alone is an array of itself here.
+            match &doc {
+                Doc::Jsonb(bytes) if (-1..=0).contains(&at) && json::scalar(bytes) => Ok(Some(doc)),
+                _ => doc.item(i64::from(at)),
+            }
+        }
         _ => doc.field(keys.as_string::<i32>().value(row)),
     }
 }

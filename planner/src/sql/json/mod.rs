@@ -23,7 +23,8 @@ mod read;
 
 pub use parse::{Parser, parse, validate};
 pub use read::{
-    Kind, contains, elements, field, item, kind_of, members, number_text, put_text, scalar_text, text, text_value,
+    Kind, contains, elements, field, item, kind_of, members, number_text, put_text, scalar, scalar_text, text,
+    text_value,
 };
 
 use crate::{PlanError, Result};

@@ -45,6 +45,11 @@ pub fn kind_of(b: &[u8]) -> Kind {
     }
 }
 
+/// Is the value neither an array nor an object?
+pub fn scalar(b: &[u8]) -> bool {
+    !matches!(kind_of(b), Kind::Array | Kind::Object)
+}
+
 /// A text ended by a zero byte: the text, and what follows.
 fn until_zero(b: &[u8]) -> (&[u8], &[u8]) {
     let end = b.iter().position(|b| *b == 0).unwrap_or(b.len());

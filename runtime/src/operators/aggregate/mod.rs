@@ -24,10 +24,10 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, make_comparator};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::not_distinct;
-use arrow::compute::{concat, filter};
+use arrow::compute::{SortOptions, concat, filter};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use levee_planner::plan::{AggCall, AggFunc};
 
@@ -348,7 +348,7 @@ impl Aggregate {
         let after = self.evaluate(slots, Some(out))?;
         let mut same = BooleanBuffer::new_set(slots.len());
         for (old, new) in before.columns.iter().zip(&after) {
-            same = &same & not_distinct(old, new)?.values();
+            same = &same & &unchanged(old, new)?;
         }
         let changed = !&same;
         let retract = BooleanArray::new(&!&alive | &changed, None);
@@ -446,6 +446,15 @@ impl Aggregate {
         }
         Ok(())
     }
+}
+
+/// Rows in which two columns of results are equal or both NULL.
+fn unchanged(old: &ArrayRef, new: &ArrayRef) -> Result<BooleanBuffer> {
+    if old.data_type().is_nested() {
+        let compare = make_comparator(old, new, SortOptions::default())?;
+        return Ok(BooleanBuffer::collect_bool(old.len(), |i| compare(i, i).is_eq()));
+    }
+    Ok(not_distinct(old, new)?.values().clone())
 }
 
 fn accumulator_of(
