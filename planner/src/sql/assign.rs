@@ -60,19 +60,19 @@ fn assignable(from: &DataType, target: &DataType) -> bool {
 /// 42804 where PostgreSQL has no assignment cast; literals that are not of the type.
 pub(super) fn assign(t: Typed, column: &Field) -> Result<Expr> {
     let target = column.data_type();
-    if let Some(from) = &t.ty {
-        if !assignable(from, target) {
-            return Err(PlanError::new(
-                "42804",
-                format!(
-                    "column \"{}\" is of type {} but expression is of type {}",
-                    column.name(),
-                    types::pg_type_name(&Field::new("", target.clone(), true)),
-                    types::base_name(from)
-                ),
-            )
-            .hint("You will need to rewrite or cast the expression."));
-        }
+    if let Some(from) = &t.ty
+        && !assignable(from, target)
+    {
+        return Err(PlanError::new(
+            "42804",
+            format!(
+                "column \"{}\" is of type {} but expression is of type {}",
+                column.name(),
+                types::pg_type_name(&Field::new("", target.clone(), true)),
+                types::base_name(from)
+            ),
+        )
+        .hint("You will need to rewrite or cast the expression."));
     }
     let e = coerce(t, target)?;
     match types::length_argument(column) {

@@ -142,7 +142,7 @@ fn prepare_query(q: &mut Query) -> Result<()> {
     for cte in q.with.iter_mut().flat_map(|w| &mut w.cte_tables) {
         // As a derived table, so that the names of its columns and the types of its branches are settled like one's.
         if derived::is_special(&cte.query) {
-            cte.query = Box::new(derived::around(cte.query.as_ref().clone())?);
+            *cte.query = derived::around(cte.query.as_ref().clone())?;
         }
     }
     derived::order_by_names(q)?;

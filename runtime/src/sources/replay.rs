@@ -147,7 +147,10 @@ impl ReplayReader {
         let mut records = 0_u64;
         for replay in self.range.from..self.range.to {
             self.kept.records(replay, &mut |split, name, record| {
-                let (number, first) = (records as usize / CHUNK_RECORDS, records as usize % CHUNK_RECORDS == 0);
+                let (number, first) = (
+                    records as usize / CHUNK_RECORDS,
+                    (records as usize).is_multiple_of(CHUNK_RECORDS),
+                );
                 records += 1;
                 if number % self.share.of.max(1) != self.share.index {
                     return;

@@ -47,7 +47,7 @@ struct Bound {
 
 #[derive(Debug)]
 enum Kind {
-    Query(Query),
+    Query(Box<Query>),
     Dml(Box<Dml>),
 }
 
@@ -66,7 +66,7 @@ impl Kept {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bound = kept.as_ref().filter(|b| b.stands(&binder.catalog, &binder.settings))?;
         Some(match &bound.statement {
-            Kind::Query(q) => Statement::Query(q.clone()),
+            Kind::Query(q) => Statement::Query(q.as_ref().clone()),
             Kind::Dml(d) => Statement::Dml(d.clone()),
         })
     }
@@ -74,7 +74,7 @@ impl Kept {
     /// Keeps a statement that was just bound, if it may be.
     pub fn put(&self, binder: &Binder, text: &str, statement: &Statement) {
         let statement = match statement {
-            Statement::Query(q) if q.samples.is_empty() && is_lasting(&q.plan) => Kind::Query(q.clone()),
+            Statement::Query(q) if q.samples.is_empty() && is_lasting(&q.plan) => Kind::Query(Box::new(q.clone())),
             Statement::Dml(d) if dml_lasts(&binder.catalog, d) => Kind::Dml(d.clone()),
             _ => return,
         };

@@ -284,7 +284,13 @@ impl Shared {
                 if let Poll::IdleUntil(at) = poll {
                     let number = self.timer_number.fetch_add(1, Ordering::Relaxed);
                     let cell = Arc::clone(&cell);
+                    let first = queues.next_timer().is_none_or(|next| at < next);
                     queues.add_timer(Timer { at, number, cell });
+                    // This thread may be a spare one, which watches no timers, and all others may sleep already.
+                    let sleeps = |c: &Class| queues.of(*c).sleeping > 0;
+                    if first && let Some(class) = Class::ALL.into_iter().find(sleeps) {
+                        self.wakers(class).work.notify_one();
+                    }
                 }
                 let (order, failure) = (Ordering::AcqRel, Ordering::Acquire);
                 if cell.state.compare_exchange(RUNNING, IDLE, order, failure).is_ok() {

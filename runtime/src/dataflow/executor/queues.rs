@@ -276,7 +276,7 @@ mod tests {
             let cell = queues.pop(Class::Heavy).unwrap();
             let long = usize::from(Arc::ptr_eq(&cell, &two[1].1));
             slices[long] += 1;
-            queues.charge(&cell.group.clone(), MS * if long == 1 { 10 } else { 1 }, now);
+            queues.charge(&two[long].0, MS * if long == 1 { 10 } else { 1 }, now);
             queues.push(cell, now);
         }
         assert!((98..=102).contains(&slices[1]), "{slices:?}");
@@ -290,7 +290,7 @@ mod tests {
             if Arc::ptr_eq(&next, &cell) {
                 before += 1;
             }
-            queues.charge(&next.group.clone(), MS * 5, now);
+            queues.charge(&Arc::clone(&next.group), MS * 5, now);
             queues.push(next, now);
         }
         assert!(

@@ -90,8 +90,7 @@ fn a_slice_that_does_not_end_holds_nobody_up() {
     other.set_job(Box::new(counting));
     other.wake();
     assert_eq!(finished.recv_timeout(Duration::from_secs(10)).unwrap(), 1);
-    let (_nobody, never) = mpsc::channel::<()>();
-    assert!(never.recv_timeout(PATIENCE * 2).is_err());
+    pass(PATIENCE * 2);
     go_on.send(()).unwrap();
     executor.shutdown();
     assert!(
@@ -152,6 +151,45 @@ fn timers_wake_in_order_of_time() {
     cell.wake();
     let at = finished.recv_timeout(Duration::from_secs(20)).unwrap();
     assert!(Instant::now() >= at);
+}
+
+/// Lets time go by.
+fn pass(time: Duration) {
+    let (_nobody, never) = mpsc::channel::<()>();
+    assert!(never.recv_timeout(time).is_err());
+}
+
+/// A spare thread goes back to sleep when the others are free again; a timer that it set fires all the same.
+#[test]
+fn timers_of_spare_threads_fire() {
+    struct Long;
+    impl Job for Long {
+        fn poll(&mut self) -> Poll {
+            pass(PATIENCE * 4);
+            Poll::Done
+        }
+    }
+    struct Pauses(bool, mpsc::Sender<()>);
+    impl Job for Pauses {
+        fn poll(&mut self) -> Poll {
+            if std::mem::replace(&mut self.0, true) {
+                self.1.send(()).unwrap();
+                return Poll::Done;
+            }
+            // Longer than the other slice, so that the thread that is not spare sleeps by then.
+            pass(PATIENCE * 8);
+            Poll::IdleUntil(Instant::now() + PATIENCE)
+        }
+    }
+    let executor = Executor::new(1);
+    let long = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
+    long.set_job(Box::new(Long));
+    long.wake();
+    let (done, finished) = mpsc::channel();
+    let pauses = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
+    pauses.set_job(Box::new(Pauses(false, done)));
+    pauses.wake();
+    finished.recv_timeout(Duration::from_secs(20)).unwrap();
 }
 
 #[test]

@@ -294,19 +294,19 @@ mod tests {
         update(&mut groups, &values, 1);
         update(&mut groups, &[f64::NAN, f64::INFINITY, 1e300, 1e-200], 2);
         let mut failures = Failures::default();
-        let read = |groups: &Box<dyn Accumulator>, failures: &mut Failures| {
+        let read = |groups: &dyn Accumulator, failures: &mut Failures| {
             groups
                 .evaluate(&[0], failures)
                 .unwrap()
                 .as_primitive::<Float64Type>()
                 .value(0)
         };
-        assert!(read(&groups, &mut failures).is_nan());
+        assert!(read(groups.as_ref(), &mut failures).is_nan());
         update(&mut groups, &[f64::NAN, f64::INFINITY], -2);
         assert!(groups.evaluate(&[0], &mut failures).unwrap().is_null(0));
         assert_eq!(failures.rows, 1);
         update(&mut groups, &[1e300, 1e-200], -2);
-        let got = read(&groups, &mut failures);
+        let got = read(groups.as_ref(), &mut failures);
         assert!((got - variance(&values)).abs() <= 1e-12 * got, "{got}");
         let mut bytes = Vec::new();
         begin(&mut bytes, 0);
@@ -317,7 +317,7 @@ mod tests {
         again.decode(0, &mut reader).unwrap();
         update(&mut again, &values[2..], -1);
         let expected = (values[0] - values[1]).powi(2) / 2.0;
-        let got = read(&again, &mut failures);
+        let got = read(again.as_ref(), &mut failures);
         assert!((got - expected).abs() <= 1e-13 * expected, "{got} {expected}");
     }
 }
