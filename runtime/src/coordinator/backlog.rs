@@ -42,7 +42,10 @@ impl Control {
     /// Regions that others do not wait for, however far behind they are.
     fn may_stand_still(&self, region: &RegionCtl) -> bool {
         match region.kind {
-            RegionKind::Sink => region.failed.is_some() || region.frontier() < self.cut,
+            // One that is still being built reads its beginning at its own pace.
+            RegionKind::Sink => {
+                region.failed.is_some() || (region.completed_epoch.is_some() && region.frontier() < self.cut)
+            }
             RegionKind::View => region.paused && region.failed.is_none(),
             RegionKind::Table => false,
         }
