@@ -8,10 +8,7 @@
 //! Measured with a budget of 128 MB and 2 million rows: 1,140 MB at the peak, 840 MB with both, 1,000 and 1,070 MB with either
 //! (`docs/decisions/0009-cold-tier.md`).
 
-#![allow(
-    unsafe_code,
-    reason = "three settings of C libraries, which have no safe interface"
-)]
+#![allow(unsafe_code, reason = "three settings of C libraries, which have no safe interface")]
 
 use std::ffi::{c_int, c_long};
 
