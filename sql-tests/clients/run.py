@@ -113,7 +113,7 @@ def collections(server):
             equal(found, rows, f"lists and json, binary={binary}")
         found = conn.execute("SELECT id FROM bags WHERE id = ANY(%s) AND j @> %s", ([1, 7], Jsonb({"t": True}))).fetchall()
         equal(found, [(1,)], "= ANY of a list")
-        found = conn.execute("SELECT ids FROM bagged WHERE a = %b", ([1, None, 300],)).fetchall()
+        found = conn.execute("SELECT ids FROM bagged WHERE a = %b::int[]", ([1, None, 300],)).fetchall()
         equal(found, [([1],)], "a view with an array as its key")
         with conn.cursor() as cur:
             with cur.copy("COPY bags (id, a, s, j) FROM STDIN (FORMAT csv)") as copy:
