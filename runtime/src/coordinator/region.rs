@@ -282,9 +282,11 @@ impl RegionCtl {
             && self.starts.values().all(|&s| frontier >= s)
     }
 
-    /// Nobody should wait for the region's next checkpoint: its sink's target is out, or it waits for a checkpoint itself.
+    /// Nobody should wait for the region's next checkpoint: its sink's target is out, or it waits for a checkpoint itself, of an input that
+    /// it is to be pinned at or of its own pins.
     pub fn stalled(&self) -> bool {
-        self.delivery.as_ref().is_some_and(Delivery::stalled) || self.awaits_pins()
+        let unpinned = self.backfill.as_ref().is_some_and(|b| !b.pinned);
+        self.delivery.as_ref().is_some_and(Delivery::stalled) || unpinned || self.awaits_pins()
     }
 
     /// A sink whose backfill's pins are not yet part of a checkpoint: it must not deliver, since a restart would choose others.

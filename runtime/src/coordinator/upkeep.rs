@@ -52,10 +52,6 @@ impl Control {
             let Some(region) = self.regions.get_mut(&id).filter(|r| r.failed.is_none()) else {
                 continue;
             };
-            // One that has not begun has nothing to write; it may be waiting for this very checkpoint.
-            if region.backfill.as_ref().is_some_and(|b| !b.pinned) {
-                continue;
-            }
             // One that stands gets no further than it is; where memory is short, nobody goes on first.
             let target = if short || self.work.standing.contains(&id) {
                 region.submitted()
