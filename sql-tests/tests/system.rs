@@ -9,6 +9,7 @@
 )]
 
 mod system {
+    mod ask;
     mod backlog;
     mod bad_input;
     mod blast;

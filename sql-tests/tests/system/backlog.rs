@@ -7,19 +7,7 @@ use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
-/// How long the server may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
-}
-
-async fn one(session: &PgSession, sql: &str) -> Result<String, String> {
-    let mut rows = session.try_query(sql).await?.rows;
-    let row = rows.pop().ok_or_else(|| format!("no row\n{sql}"))?;
-    let cells = row.into_iter().map(|v| v.unwrap_or_else(|| "NULL".to_owned()));
-    Ok(cells.collect::<Vec<_>>().join(" "))
-}
+use super::ask::{PATIENCE, exec, one};
 
 /// Waits until the answer, or the error, of a query has `part` in it.
 async fn tells(session: &PgSession, sql: &str, part: &str) {

@@ -11,6 +11,8 @@ use levee_sql_tests::postgres::{PgSession, error_text};
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
+use super::ask::exec;
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -22,10 +24,6 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 fn start(dir: &tempfile::TempDir) -> Server {
     Server::start(&dir.path().join("data"), &ServerOptions::default())
-}
-
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
 }
 
 async fn count(session: &PgSession, table: &str) -> i64 {

@@ -7,6 +7,8 @@ use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
+use super::ask::exec;
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -21,10 +23,6 @@ fn two_tasks() -> ServerOptions {
         args: vec!["--parallelism".into(), "2".into()],
         ..ServerOptions::default()
     }
-}
-
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
 }
 
 /// Incarnations by (region, fragment, task).

@@ -14,43 +14,7 @@ use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 use rand::Rng;
 
-/// How long the server may take to catch up.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
-}
-
-async fn one(session: &PgSession, sql: &str) -> Result<String, String> {
-    let mut rows = session.try_query(sql).await?.rows;
-    let row = rows.pop().ok_or_else(|| format!("no row\n{sql}"))?;
-    let cells = row.into_iter().map(|v| v.unwrap_or_else(|| "NULL".to_owned()));
-    Ok(cells.collect::<Vec<_>>().join(" "))
-}
-
-/// Waits until a query answers `wanted`.
-async fn becomes(session: &PgSession, sql: &str, wanted: &str) {
-    let start = Instant::now();
-    loop {
-        let answer = one(session, sql).await.unwrap_or_else(|e| e);
-        if answer == wanted {
-            return;
-        }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "{sql} is {answer}, not {wanted}, after {PATIENCE:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("tokio runtime")
-}
+use super::ask::{PATIENCE, becomes, exec, one, runtime};
 
 /// What was written.
 #[derive(Debug, Default)]

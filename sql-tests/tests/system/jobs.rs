@@ -6,6 +6,8 @@ use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
+use super::ask::exec;
+
 const ROWS: i64 = 300_000;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -15,10 +17,6 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .build()
         .expect("tokio runtime");
     runtime.block_on(future)
-}
-
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
 }
 
 async fn refused(session: &PgSession, sql: &str, error: &str) {

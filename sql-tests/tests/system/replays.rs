@@ -9,45 +9,10 @@ use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
-/// How long the server may take to catch up.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::ask::{becomes, exec, runtime};
+
 /// How long a failpoint may take to be reached before the process is killed without it.
 const FAILPOINT_WAIT: Duration = Duration::from_secs(6);
-
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
-}
-
-async fn one(session: &PgSession, sql: &str) -> Result<String, String> {
-    let mut rows = session.try_query(sql).await?.rows;
-    let row = rows.pop().ok_or_else(|| format!("no row\n{sql}"))?;
-    let cells = row.into_iter().map(|v| v.unwrap_or_else(|| "NULL".to_owned()));
-    Ok(cells.collect::<Vec<_>>().join(" "))
-}
-
-/// Waits until a query answers `wanted`.
-async fn becomes(session: &PgSession, sql: &str, wanted: &str) {
-    let start = Instant::now();
-    loop {
-        let answer = one(session, sql).await.unwrap_or_else(|e| e);
-        if answer == wanted {
-            return;
-        }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "{sql} is {answer}, not {wanted}, after {PATIENCE:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("tokio runtime")
-}
 
 /// Puts a file of JSON lines into a directory, whole: `good` rows, rows whose time is a number, and broken ones. Answers the sum of ids.
 fn put(dir: &Path, name: &str, first: u64, good: u64, numbers: u64, broken: u64) -> u64 {

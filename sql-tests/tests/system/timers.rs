@@ -6,9 +6,7 @@ use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
-async fn exec(session: &PgSession, sql: &str) {
-    session.exec(sql).await.unwrap_or_else(|e| panic!("{e}\n{sql}"));
-}
+use super::ask::exec;
 
 async fn one(session: &PgSession, sql: &str) -> String {
     let mut rows = session.query(sql).await.rows;
