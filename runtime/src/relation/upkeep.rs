@@ -97,7 +97,9 @@ impl Relation {
         }
         let wanted = state.base.is_cold() || self.should_cool(memory, &state);
         // One that waits for a laggard stays: with a newer one at every checkpoint none would ever be old enough.
-        if wanted && state.offered.is_none() {
+        // Unless a fold has gone beyond it meanwhile: then it is of no use any more, and would keep the relation in memory for ever.
+        let base_seq = state.base_seq;
+        if wanted && state.offered.as_ref().is_none_or(|waiting| waiting.seq < base_seq) {
             state.offered = Some(offer);
         } else if !wanted {
             state.offered = None;
