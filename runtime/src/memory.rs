@@ -12,6 +12,10 @@
 //! leave free as long as the whole stays under [`BORROW_PERCENT`]; so one busy view on an idle server has most of the
 //! memory, and gives it back when others need theirs.
 //!
+//! What the process holds beyond that, which nobody reports (pieces of work, what vectors have in reserve, what the allocators keep back), is
+//! measured now and then ([`Governor::measure`]) and taken off the limit before it is cut into shares, down to half of it: holders
+//! then give back so much more that the process stays near its limit, whatever the reason.
+//!
 //! Atomics only: reading a share is one load a share.
 
 use std::sync::Arc;
@@ -19,6 +23,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Up to this part of the limit shares may borrow from each other.
 pub const BORROW_PERCENT: usize = 75;
+/// What the process has resident before it holds anything.
+const FIXED_BYTES: usize = 32 << 20;
 
 /// What memory is held for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +90,8 @@ impl Share {
 pub struct Governor {
     limit: usize,
     used: [AtomicUsize; Share::ALL.len()],
+    /// Bytes that are resident and reported by nobody.
+    unreported: AtomicUsize,
 }
 
 impl Governor {
@@ -92,6 +100,7 @@ impl Governor {
         Arc::new(Self {
             limit,
             used: Default::default(),
+            unreported: AtomicUsize::new(0),
         })
     }
 
@@ -100,9 +109,20 @@ impl Governor {
         self.limit
     }
 
+    /// What the process has resident, program text and mapped files aside, is so much.
+    pub fn measure(&self, resident: usize) {
+        let unreported = resident.saturating_sub(self.used_in_all()).saturating_sub(FIXED_BYTES);
+        self.unreported.store(unreported, Ordering::Relaxed);
+    }
+
+    /// What there is to share: the limit without what nobody reports.
+    fn room(&self) -> usize {
+        self.limit - self.unreported.load(Ordering::Relaxed).min(self.limit / 2)
+    }
+
     /// Bytes of a share.
     pub fn share(&self, share: Share) -> usize {
-        self.limit / 100 * share.percent()
+        self.room() / 100 * share.percent()
     }
 
     /// Bytes that the holders of a share report.
@@ -121,7 +141,7 @@ impl Governor {
         if above == 0 {
             return 0;
         }
-        let soft = self.limit / 100 * BORROW_PERCENT;
+        let soft = self.room() / 100 * BORROW_PERCENT;
         above.min(self.used_in_all().saturating_sub(soft))
     }
 
@@ -134,7 +154,7 @@ impl Governor {
     pub fn try_take(&self, share: Share, bytes: usize) -> bool {
         let used = &self.used[share as usize];
         let now = used.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let soft = self.limit / 100 * BORROW_PERCENT;
+        let soft = self.room() / 100 * BORROW_PERCENT;
         if now <= self.share(share) || self.used_in_all() <= soft {
             return true;
         }
@@ -234,6 +254,26 @@ mod tests {
         drop(relations);
         drop(state);
         assert_eq!(governor.used_in_all(), 0);
+    }
+
+    #[test]
+    fn what_nobody_reports_leaves_less_to_share() {
+        let governor = Governor::new(100 << 20);
+        let state = governor.holder(Share::State);
+        state.set(60 << 20);
+        governor.measure(FIXED_BYTES + (60 << 20));
+        assert!(!governor.over(Share::State));
+        governor.measure(FIXED_BYTES + (100 << 20));
+        assert_eq!(governor.share(Share::State), (60 << 20) / 100 * 30);
+        assert_eq!(
+            governor.excess(Share::State),
+            (60 << 20) - (60 << 20) / 100 * BORROW_PERCENT
+        );
+        // At most a half goes.
+        governor.measure(1 << 30);
+        assert_eq!(governor.share(Share::State), (50 << 20) / 100 * 30);
+        governor.measure(0);
+        assert_eq!(governor.share(Share::State), (100 << 20) / 100 * 30);
     }
 
     #[test]

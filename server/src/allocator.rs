@@ -21,7 +21,7 @@ const SMALL_BYTES: usize = 4 << 30;
 const PURGE_DELAY: c_int = 15;
 const PURGE_DELAY_MS: c_long = 100;
 /// glibc's arenas: enough that a few threads do not wait for each other.
-const ARENAS_MAX: c_int = 4;
+const ARENAS_MAX: c_int = 2;
 
 unsafe extern "C" {
     fn mi_option_set(option: c_int, value: c_long);

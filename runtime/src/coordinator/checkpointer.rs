@@ -405,9 +405,10 @@ fn stretches(parts: &[&Frozen]) -> Vec<Bucket> {
 
 /// Adds a region's frozen entries. Several parts, in order, are what earlier attempts could not write and what came since.
 fn append(writer: &mut DeltaWriter<'_>, region: u32, parts: &[&Frozen]) -> Result<()> {
+    let entries = parts.iter().map(|part| part.state.len()).sum::<usize>();
     let mut after: Option<Bucket> = None;
     for end in stretches(parts) {
-        let mut index = DeltaIndex::new(region, 0);
+        let mut index = DeltaIndex::new(region, entries.min(STRETCH_ENTRIES));
         for entry in parts.iter().flat_map(|part| part.state.iter()) {
             let bucket = (entry.operator, entry.table, entry.vnode);
             if bucket <= end && after.is_none_or(|after| bucket > after) {

@@ -111,6 +111,7 @@ pub struct Control {
     pub(super) tick: Option<(u64, Instant)>,
     pub(super) last_tick: Instant,
     pub(super) last_fold: Instant,
+    pub(super) last_measure: Instant,
     pub(super) fold_running: bool,
     pub(super) cut_pending: bool,
     /// The log did not take the last cut: none before this time.
@@ -189,6 +190,7 @@ impl Control {
             tick: None,
             last_tick: now,
             last_fold: now,
+            last_measure: now,
             fold_running: false,
             cut_pending: false,
             cut_after: None,
@@ -483,6 +485,7 @@ impl Control {
 
     /// Moves everything that can move.
     pub(super) fn settle(&mut self) {
+        self.measure_memory();
         self.start_tick();
         let paced = std::mem::take(&mut self.work.paced);
         self.work.ready.extend(paced);

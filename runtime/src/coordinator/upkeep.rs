@@ -24,8 +24,20 @@ const STEP_ROWS_MIN: usize = 4096;
 /// … and what they may take of the share of dirty state, at so many bytes a row: state, its frozen copy, and the step's output.
 const STEP_PARTS: usize = 4;
 const ROW_BYTES: usize = 256;
+/// Between two looks at the process's resident memory.
+const MEASURE_EVERY: Duration = Duration::from_millis(100);
+const PAGE_BYTES: usize = 4096;
 /// A relation that nobody lags behind on is still readable this many epochs back.
 const READ_BACK_EPOCHS: u64 = 256;
+
+/// Resident memory that is no file's.
+fn resident_bytes() -> Option<usize> {
+    // size, resident, shared …, in pages.
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = text.split_ascii_whitespace().skip(1).map(str::parse::<usize>);
+    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    Some(resident.saturating_sub(shared) * PAGE_BYTES)
+}
 
 impl Control {
     /// Starts a checkpoint when it is time and something has changed.
@@ -86,6 +98,17 @@ impl Control {
             interval.min(INTERVAL_SHORT)
         } else {
             interval
+        }
+    }
+
+    /// Tells the governor what the process really holds, a few times a second while anything happens.
+    pub(super) fn measure_memory(&mut self) {
+        if self.last_measure.elapsed() < MEASURE_EVERY {
+            return;
+        }
+        self.last_measure = Instant::now();
+        if let Some(resident) = resident_bytes() {
+            self.shared.memory.measure(resident);
         }
     }
 

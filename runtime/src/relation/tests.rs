@@ -175,6 +175,12 @@ impl Bench {
 
     /// Writes what has changed since the last checkpoint and offers the base.
     fn checkpoint(&mut self, epoch: u64) {
+        let seq = self.relation.seq();
+        self.checkpoint_at(epoch, seq);
+    }
+
+    /// The same of an epoch, and the run position then, that are not the newest.
+    fn checkpoint_at(&mut self, epoch: u64, seq: u64) {
         let mut builder = DeltaBuilder::new();
         let snapshot = self.relation.snapshot(epoch).unwrap();
         snapshot
@@ -194,7 +200,7 @@ impl Bench {
                 Ok(())
             })
             .unwrap();
-        self.frozen = self.relation.seq();
+        self.frozen = seq;
         if !builder.is_empty() {
             self.files += 1;
             let path = self.dir.path().join(format!("{}.sst", self.files));
@@ -372,6 +378,56 @@ fn cold_spilled_and_joined_relations_read_the_same() {
         cold > 50 && spilled > 100 && joined_runs > 4,
         "{cold} {spilled} {joined_runs}"
     );
+}
+
+/// A checkpoint's snapshot that waits for a laggard stays usable: the runs around its position are never summed together, whenever the
+/// sum was made.
+#[test]
+fn an_offered_snapshot_is_a_boundary_of_joined_runs() {
+    for late in [false, true] {
+        let mut bench = Bench::new(vec![1], 1000);
+        let row = |k: u64| ((k as i32, Some("x".to_owned())), 1);
+        let publish = |bench: &Bench, epoch: u64| {
+            let delta = delta(&bench.order, &[row(epoch)]);
+            bench.relation.publish(epoch - 1, epoch, Some(delta));
+        };
+        let limits = |horizon, seqs: Vec<u64>| Limits {
+            horizon,
+            seq: seqs.first().copied().unwrap_or(0),
+            readable: 24,
+            stands: vec![4],
+            seqs,
+        };
+        // Something in memory that can go cold.
+        (1..=4).for_each(|epoch| publish(&bench, epoch));
+        bench.checkpoint_at(4, 4);
+        bench.relation.upkeep(&limits(4, vec![4])).unwrap();
+        assert_eq!(bench.relation.base_epoch(), 4);
+        (5..=12).for_each(|epoch| publish(&bench, epoch));
+        let mut joined = Vec::new();
+        if late {
+            // Summed while nothing was known of the checkpoint at 12.
+            (13..=24).for_each(|epoch| publish(&bench, epoch));
+            joined = bench.relation.upkeep(&limits(4, vec![4])).unwrap();
+            assert!(!joined.is_empty());
+            bench.checkpoint_at(12, 12);
+        } else {
+            bench.checkpoint_at(12, 12);
+            (13..=24).for_each(|epoch| publish(&bench, epoch));
+            joined.extend(bench.relation.upkeep(&limits(4, vec![4])).unwrap());
+            assert!(!joined.is_empty());
+        }
+        for sum in joined {
+            bench.relation.install(sum, &[4]);
+        }
+        // The laggard has passed it.
+        bench.relation.upkeep(&limits(12, vec![4])).unwrap();
+        assert!(bench.relation.cold().0);
+        let snapshot = bench.relation.snapshot(24).unwrap();
+        let mut keys: Vec<i32> = rows_of(&snapshot.rows().unwrap()).into_iter().map(|r| r.0).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, (1..=24).collect::<Vec<_>>(), "late {late}");
+    }
 }
 
 /// Rows that are there several times are counted as often, also by a query that asks for no column.
