@@ -33,7 +33,7 @@ use super::control::Event;
 use super::region::Frozen;
 use super::sources::SourceState;
 use crate::dataflow::StateReader;
-use crate::relation::{RELATION_OPERATOR, encode_count};
+use crate::relation::{Base, RELATION_OPERATOR, encode_count};
 use crate::{Result, RuntimeError};
 
 const PAYLOAD_VERSION: u32 = 2;
@@ -300,10 +300,12 @@ impl Checkpointer {
         for part in frozen {
             parts.entry(part.region.0).or_default().push(part);
         }
+        // Behind the last durable checkpoint, the tier does not know what changes count from.
+        let tier = self.untaken.files.is_empty().then(|| self.tier.snapshot());
         let written = self.store.write_delta::<RuntimeError>(|writer| {
             parts
                 .iter()
-                .try_for_each(|(region, parts)| append(writer, *region, parts))
+                .try_for_each(|(region, parts)| append(writer, *region, parts, tier.as_ref()))
         })?;
         let file = written.as_ref().map(|w| &w.meta);
         let mut next = self.current.clone();
@@ -403,8 +405,14 @@ fn stretches(parts: &[&Frozen]) -> Vec<Bucket> {
     ends
 }
 
-/// Adds a region's frozen entries. Several parts, in order, are what earlier attempts could not write and what came since.
-fn append(writer: &mut DeltaWriter<'_>, region: u32, parts: &[&Frozen]) -> Result<()> {
+/// Adds a region's frozen entries. Several parts, in order, are what earlier attempts could not write and what came since. `tier` shows
+/// the last checkpoint.
+fn append(
+    writer: &mut DeltaWriter<'_>,
+    region: u32,
+    parts: &[&Frozen],
+    tier: Option<&Arc<TierSnapshot>>,
+) -> Result<()> {
     let entries = parts.iter().map(|part| part.state.len()).sum::<usize>();
     let mut after: Option<Bucket> = None;
     for end in stretches(parts) {
@@ -424,7 +432,8 @@ fn append(writer: &mut DeltaWriter<'_>, region: u32, parts: &[&Frozen]) -> Resul
     let (Some(since), Some(snapshot)) = (since, newest) else {
         return Ok(());
     };
-    snapshot.changes_since(since, &mut |row, count| {
+    let completed = tier.map(|tier| Base::cold(snapshot.epoch(), snapshot.rows_about(), Arc::clone(tier), region));
+    snapshot.changes_since(since, completed.as_ref(), &mut |row, count| {
         let key = StateKey {
             region,
             operator: RELATION_OPERATOR,

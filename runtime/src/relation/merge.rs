@@ -132,8 +132,7 @@ impl MergeScan {
                 inputs.push(Cursor::Run {
                     run: Arc::clone(run),
                     row,
-                    // A part of a spill file is read once.
-                    rows_max: if run.is_spilled() { usize::MAX } else { rows_max },
+                    rows_max,
                     key: None,
                 });
             }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
+use arrow::array::{Array, ArrayRef, UInt32Array};
 use arrow::row::Rows;
 
 use super::order::RowOrder;
@@ -14,8 +15,9 @@ use crate::dataflow::spill::{SpillWriter, SpilledBatch};
 use crate::memory::{Governor, Holder, Share};
 use crate::{Delta, Result, RuntimeError};
 
-/// Rows of a batch in a spill file.
+/// Rows of a batch in a spill file at most, and about how many bytes: a merge of many runs has a part of each in memory.
 const PART_ROWS: usize = 8192;
+const PART_BYTES: usize = 64 << 10;
 /// The encoding of a run of so few rows is kept: lookups pass many such runs.
 const KEPT_ROWS_MAX: usize = 1024;
 
@@ -120,7 +122,12 @@ impl Run {
                     .ok_or_else(|| RuntimeError::internal("a row beyond a run was asked for"))?;
                 let delta = part.batch.read()?;
                 let skip = row - part.start;
-                Ok(delta.slice(skip, rows_max.min(part.rows - skip)))
+                let rows = rows_max.min(part.rows - skip);
+                if rows < part.rows {
+                    // A copy, so that the rest does not stay in memory.
+                    return delta.take(&UInt32Array::from_iter_values((skip..skip + rows).map(|i| i as u32)));
+                }
+                Ok(delta)
             }
         }
     }
@@ -185,12 +192,17 @@ impl Run {
         let mut spilling = Spilling::default();
         let mut at = 0;
         while at < self.rows {
-            let piece = self.piece(at, PART_ROWS)?;
+            let piece = self.piece(at, self.rows)?;
             at += piece.num_rows();
             spilling.add(order, writer, &piece)?;
         }
         Ok(spilling.finish(self.seq, self.from, self.to))
     }
+}
+
+/// Bytes of an array's own rows.
+fn slice_bytes(array: &ArrayRef) -> usize {
+    array.to_data().get_slice_memory_size().unwrap_or(0)
 }
 
 /// A spilled run in the making.
@@ -205,8 +217,11 @@ impl Spilling {
     /// Adds rows that come after all before.
     pub(super) fn add(&mut self, order: &RowOrder, writer: &mut SpillWriter, delta: &Delta) -> Result<()> {
         let mut at = 0;
+        // What the rows take, whatever else their buffers hold.
+        let bytes = delta.num_rows() * size_of::<i64>() + delta.batch.columns().iter().map(slice_bytes).sum::<usize>();
+        let rows_max = (PART_BYTES * delta.num_rows() / bytes.max(1)).clamp(1, PART_ROWS);
         while at < delta.num_rows() {
-            let part = delta.slice(at, PART_ROWS.min(delta.num_rows() - at));
+            let part = delta.slice(at, rows_max.min(delta.num_rows() - at));
             at += part.num_rows();
             self.parts.push(Part {
                 fence: order.encode(&part.batch.slice(0, 1))?.row(0).data().into(),

@@ -18,8 +18,8 @@ use crate::Result;
 pub(super) const BATCH_ROWS: usize = 8192;
 /// Lookups of single keys in runs that cost less than reading the runs through.
 const LOOKUPS_MAX: usize = 2048;
-/// Rows that can be read through in the time of one lookup in a run.
-const LOOKUP_ROWS: usize = 32;
+/// Rows of earlier runs, for each changed row, that are read through rather than looked up in the tier.
+const EARLIER_PARTS: usize = 8;
 
 /// A relation's rows at one epoch: a base and the runs after it.
 #[derive(Debug, Clone)]
@@ -185,23 +185,36 @@ impl RelationSnapshot {
     }
 
     /// Entries for a checkpoint: every distinct row changed by runs after position `since`, encoded and ascending, with its
-    /// multiplicity at this epoch (0: gone).
+    /// multiplicity at this epoch (0: gone). `completed` are the rows at position `since` as the tier has them, if it does.
     ///
     /// # Errors
     /// Something cannot be read, `f` fails, or rows since then have been folded away.
-    pub(crate) fn changes_since(&self, since: u64, f: &mut dyn FnMut(&[u8], i64) -> Result<()>) -> Result<()> {
+    pub(crate) fn changes_since(
+        &self,
+        since: u64,
+        completed: Option<&Base>,
+        f: &mut dyn FnMut(&[u8], i64) -> Result<()>,
+    ) -> Result<()> {
         let inner = &self.inner;
-        let (changed, earlier): (Vec<Arc<Run>>, Vec<Arc<Run>>) =
+        let (changed, mut earlier): (Vec<Arc<Run>>, Vec<Arc<Run>>) =
             inner.runs.iter().cloned().partition(|r| r.seq > since);
         let scan = |runs: &[Arc<Run>]| MergeScan::new(&inner.order, None, runs, None, None);
         // A row of a relation with a key is there once or not at all, so its change tells what it is now.
         let keyed = !inner.order.key().is_empty();
-        // A few changed rows are looked up in each earlier run; many are met with the sum of those runs.
+        // Of other relations the changed rows are looked up in what was there before: in the tier, or, where that is few rows in memory
+        // (or the tier lags), in the base and the sum of the runs since.
         let rows = |runs: &[Arc<Run>]| runs.iter().map(|r| r.num_rows()).sum::<usize>();
-        let looked_up = rows(&changed).saturating_mul(earlier.len()).saturating_mul(LOOKUP_ROWS) <= rows(&earlier);
-        let mut before = MergedSums::new(scan(if keyed || looked_up { &[] } else { &earlier })?);
+        let small = !inner.base.is_cold() && rows(&earlier) <= EARLIER_PARTS * rows(&changed);
+        let base = match completed.filter(|_| !small) {
+            Some(completed) => {
+                earlier.clear();
+                completed
+            }
+            None => &inner.base,
+        };
+        let mut before = MergedSums::new(scan(if keyed { &[] } else { &earlier })?);
         let mut changed = scan(&changed)?;
-        let mut base = inner.base.sums(&inner.order)?;
+        let mut base = base.sums(&inner.order)?;
         while let Some(delta) = changed.next()? {
             let rows = inner.order.encode(&delta.batch)?;
             let counts = if keyed { Vec::new() } else { base.counts(&rows)? };
@@ -209,11 +222,6 @@ impl RelationSnapshot {
                 let mut count = delta.diff(i);
                 if !keyed {
                     count += counts[i] + before.sum(row.data())?;
-                }
-                if !keyed && looked_up {
-                    for run in &earlier {
-                        count += run.sum(&inner.order, row.data())?;
-                    }
                 }
                 f(row.data(), count.max(0))?;
             }

@@ -183,8 +183,10 @@ impl Bench {
     fn checkpoint_at(&mut self, epoch: u64, seq: u64) {
         let mut builder = DeltaBuilder::new();
         let snapshot = self.relation.snapshot(epoch).unwrap();
+        // As when the tier lags, every third time.
+        let completed = (epoch % 3 > 0).then(|| Base::cold(epoch, 0, self.tier.snapshot(), 7));
         snapshot
-            .changes_since(self.frozen, &mut |row, count| {
+            .changes_since(self.frozen, completed.as_ref(), &mut |row, count| {
                 let key = StateKey {
                     region: 7,
                     operator: RELATION_OPERATOR,
