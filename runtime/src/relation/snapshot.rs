@@ -19,7 +19,7 @@ pub(super) const BATCH_ROWS: usize = 8192;
 /// Lookups of single keys in runs that cost less than reading the runs through.
 const LOOKUPS_MAX: usize = 2048;
 /// Rows of earlier runs, for each changed row, that are read through rather than looked up in the tier.
-const EARLIER_PARTS: usize = 8;
+const EARLIER_PARTS: usize = 1;
 
 /// A relation's rows at one epoch: a base and the runs after it.
 #[derive(Debug, Clone)]

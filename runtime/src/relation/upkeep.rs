@@ -95,14 +95,15 @@ impl Relation {
             state.offered = None;
             return;
         }
-        let wanted = state.base.is_cold() || self.should_cool(memory, &state);
         // One that waits for a laggard stays: with a newer one at every checkpoint none would ever be old enough.
-        // Unless a fold has gone beyond it meanwhile: then it is of no use any more, and would keep the relation in memory for ever.
+        // Unless the base has gone beyond it meanwhile: then it is of no use any more, and would keep the relation in memory for ever.
         let base_seq = state.base_seq;
-        if wanted && state.offered.as_ref().is_none_or(|waiting| waiting.seq < base_seq) {
+        let replaced = match &state.offered {
+            Some(waiting) => waiting.seq < base_seq,
+            None => state.base.is_cold() || self.should_cool(memory, &state),
+        };
+        if replaced {
             state.offered = Some(offer);
-        } else if !wanted {
-            state.offered = None;
         }
     }
 
@@ -128,7 +129,7 @@ impl Relation {
             .iter()
             .take_while(|r| r.to <= limits.horizon && r.seq <= limits.seq);
         let (n, rows) = foldable.fold((0, 0), |(n, rows), r| (n + 1, rows + r.num_rows()));
-        if !state.base.is_cold() && n > 0 && (rows >= state.base.rows / 8 || n >= RUNS_MAX) {
+        if !is_cooling(&state) && n > 0 && (rows >= state.base.rows / 8 || n >= RUNS_MAX) {
             return true;
         }
         let over = self.memory.as_ref().is_some_and(|m| m.governor.over(Share::Runs));
@@ -153,9 +154,8 @@ impl Relation {
     fn take_offer(&self, limits: &Limits) {
         let Some(memory) = &self.memory else { return };
         let mut state = self.state.write();
-        let cool = self.should_cool(memory, &state) || state.base.is_cold();
         let Some(offer) = state.offered.clone() else { return };
-        if !cool || !usable(&state, &offer, limits.horizon) {
+        if !usable(&state, &offer, limits.horizon) {
             return;
         }
         let gone = state.runs.iter().take_while(|run| run.seq <= offer.seq).count();
@@ -172,6 +172,9 @@ impl Relation {
     pub(super) fn fold(&self, horizon: u64, seq: u64) -> Result<()> {
         let (base, runs) = {
             let state = self.state.read();
+            if is_cooling(&state) {
+                return Ok(());
+            }
             let runs: Vec<Arc<Run>> = state
                 .runs
                 .iter()
@@ -181,9 +184,6 @@ impl Relation {
             (Arc::clone(&state.base), runs)
         };
         let Some(last) = runs.last() else { return Ok(()) };
-        if base.is_cold() {
-            return Ok(());
-        }
         let order = self.order();
         let mut scan = MergeScan::new(&order, None, &runs, None, None)?;
         let mut merged = (*base).clone();
@@ -318,6 +318,12 @@ fn usable(state: &State, offer: &Offer, horizon: u64) -> bool {
     unchanged(state, offer) || offer.seq >= state.base_seq && offer.epoch <= horizon
 }
 
+/// The base takes in no runs: it is in the tier, or will be as soon as the laggards have passed a checkpoint that waits. Until then
+/// runs, which can be spilled, stay what they are.
+fn is_cooling(state: &State) -> bool {
+    state.base.is_cold() || state.offered.is_some()
+}
+
 /// The offered snapshot shows the same rows as the base.
 fn unchanged(state: &State, offer: &Offer) -> bool {
     offer.seq >= state.base_seq && state.runs.front().is_none_or(|run| run.seq > offer.seq)
@@ -340,19 +346,21 @@ fn joinable(state: &State, limits: &Limits) -> Vec<Vec<Arc<Run>>> {
         group.push(Arc::clone(run));
     }
     groups.push(group);
+    let net: i64 = state.runs.iter().map(|run| run.net_rows()).sum();
+    let relation_rows = state.base.rows.saturating_add_signed(net as isize);
     groups
         .into_iter()
-        .filter_map(|group| stretch(group, state.base.rows))
+        .filter_map(|group| stretch(group, relation_rows))
         .collect()
 }
 
-/// The newest runs of a group that are to be summed: eight of about the same size, or all when they are more than the relation.
-fn stretch(mut group: Vec<Arc<Run>>, base_rows: usize) -> Option<Vec<Arc<Run>>> {
+/// The newest runs of a group that are to be summed: eight of about the same size, or all when they are more than twice the relation.
+fn stretch(mut group: Vec<Arc<Run>>, relation_rows: usize) -> Option<Vec<Arc<Run>>> {
     if group.len() < 2 {
         return None;
     }
     let rows: usize = group.iter().map(|run| run.num_rows()).sum();
-    if group.len() >= JOIN_RUNS && rows > 2 * base_rows + JOIN_ROWS_MAX {
+    if group.len() >= JOIN_RUNS && rows > 2 * relation_rows + JOIN_ROWS_MAX {
         return Some(group);
     }
     let class = |run: &Arc<Run>| run.num_rows().max(1).ilog2() / 3;
