@@ -26,6 +26,7 @@ GROWTH_MS = 20
 GROWTH = 0.1
 HALF_MS = 100
 PART_ROWS = 10_000
+BATCHES_PER_S = 20
 
 
 def rows(first, n):
@@ -39,15 +40,17 @@ class Load(threading.Thread):
     def __init__(self, server, rate):
         super().__init__()
         self.connection = server.connect()
-        self.batch = max(1, rate // 20)
+        batch = max(1, rate // BATCHES_PER_S)
+        # Made before, so that the client takes little of the machine.
+        self.parts = [rows(n * batch, batch) for n in range(BATCHES_PER_S)]
         self.stopped = threading.Event()
 
     def run(self):
-        key, due = 0, time.monotonic()
+        n, due = 0, time.monotonic()
         while not self.stopped.is_set():
-            copy(self.connection, "t", rows(key, self.batch))
-            key += self.batch
-            due += 0.05
+            copy(self.connection, "t", self.parts[n % len(self.parts)])
+            n += 1
+            due += 1 / BATCHES_PER_S
             time.sleep(max(0, due - time.monotonic()))
 
 
