@@ -197,6 +197,134 @@ pub enum StreamOp {
         /// The edge.
         edge: EdgeId,
     },
+    /// Window functions of one window: the input's columns, then one for each call. Rows that the order leaves equal are ordered by the
+    /// whole row.
+    Window {
+        /// Partition columns; empty: one partition.
+        partition_by: Vec<usize>,
+        /// Order.
+        order_by: Vec<SortKey>,
+        /// Rows that the order leaves equal stand from the greatest row to the least: the window is one that was turned around.
+        reversed: bool,
+        /// Calls.
+        calls: Vec<WindowCall>,
+    },
+}
+
+/// One window function call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowCall {
+    /// Function.
+    pub func: WindowFunc,
+    /// The rows that it sees; functions that have no frame ignore it.
+    pub frame: Frame,
+}
+
+/// Window functions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WindowFunc {
+    /// `row_number()`.
+    RowNumber,
+    /// `rank()`.
+    Rank,
+    /// `dense_rank()`.
+    DenseRank,
+    /// `percent_rank()`.
+    PercentRank,
+    /// `cume_dist()`.
+    CumeDist,
+    /// `ntile(n)`, `n` at least 1.
+    Ntile(u64),
+    /// `lag(value, offset, default)`; `lead` has the negative offset.
+    Lag {
+        /// Column.
+        value: usize,
+        /// Rows back.
+        offset: i64,
+        /// Column that stands for a row beyond the partition; `None`: NULL.
+        default: Option<usize>,
+    },
+    /// `nth_value(value, n)`, `first_value` and `last_value`.
+    Nth {
+        /// Column.
+        value: usize,
+        /// From 1.
+        n: u64,
+        /// Counted from the frame's end.
+        from_last: bool,
+    },
+    /// An aggregate over the frame.
+    Aggregate(AggCall),
+}
+
+/// The rows that a window function sees from one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// What offsets count.
+    pub unit: FrameUnit,
+    /// First row.
+    pub start: Bound,
+    /// Last row.
+    pub end: Bound,
+}
+
+impl Frame {
+    /// The whole partition.
+    pub const WHOLE: Self = Self {
+        unit: FrameUnit::Rows,
+        start: Bound::Unbounded,
+        end: Bound::Unbounded,
+    };
+
+    /// Every row of the partition is in the frame of every row.
+    pub fn is_whole(&self) -> bool {
+        self.start == Bound::Unbounded && self.end == Bound::Unbounded
+    }
+}
+
+/// What the offsets of a frame count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FrameUnit {
+    /// Rows.
+    Rows,
+    /// Groups of rows that the order leaves equal.
+    Groups,
+    /// Values of the only sort column: at least one bound is a [`Bound::Distance`].
+    Range,
+}
+
+/// Where a frame begins or ends, seen from its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Bound {
+    /// As a beginning the partition's first row, as an end its last.
+    Unbounded,
+    /// So many rows or groups further on, or back if negative. 0: the row, or its group; the latter in a range too.
+    Offset(i64),
+    /// Values so far away.
+    Distance {
+        /// Towards the front.
+        preceding: bool,
+        /// How far.
+        by: Distance,
+    },
+}
+
+/// A distance between values; never negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Distance {
+    /// Of integers, or of decimals in units of the column's last digit.
+    Exact(i128),
+    /// Of floats: the bits of a `double precision`.
+    Float(u64),
+    /// Of timestamps.
+    Interval {
+        /// Months.
+        months: i32,
+        /// Days.
+        days: i32,
+        /// Microseconds.
+        us: i64,
+    },
 }
 
 /// One branch of [`StreamOp::Expand`].

@@ -20,6 +20,7 @@
 //! | `Distinct` | groups without |
 //! | `Join` | inner, left, full, semi or anti join |
 //! | `TopN` | first rows of each partition, or their numbers |
+//! | `Window` | window functions of one window |
 //! | `Union` | bag union |
 //! | `Upsert` | the newest record of each key |
 //! | `Exchange` | redistribution between tasks: hash, single, broadcast or forward |
@@ -36,7 +37,7 @@ use crate::plan::{AggCall, ExchangeKind, JoinKind, PlanExpr, SortKey, StreamNode
 
 /// The names that stand for operators in EXPLAIN; they stay, because people and scripts read them.
 #[cfg(test)]
-pub(super) const NODE_NAMES: [&str; 14] = [
+pub(super) const NODE_NAMES: [&str; 15] = [
     "Scan",
     "Source",
     "Values",
@@ -47,6 +48,7 @@ pub(super) const NODE_NAMES: [&str; 14] = [
     "Distinct",
     "Join",
     "TopN",
+    "Window",
     "Union",
     "Upsert",
     "Exchange",
@@ -106,6 +108,7 @@ fn node_name(node: &StreamNode) -> &'static str {
         StreamOp::Aggregate { .. } => "Aggregate",
         StreamOp::Join { .. } => "Join",
         StreamOp::TopN { .. } => "TopN",
+        StreamOp::Window { .. } => "Window",
         StreamOp::Union => "Union",
         StreamOp::Upsert { .. } => "Upsert",
         StreamOp::Exchange { .. } => "Exchange",
@@ -220,6 +223,24 @@ fn describe(node: &StreamNode) -> String {
             if *row_number {
                 parts.push("numbered".to_string());
             }
+            parts.join(" ")
+        }
+        StreamOp::Window {
+            partition_by,
+            order_by,
+            calls,
+            ..
+        } => {
+            let mut parts = Vec::new();
+            if !partition_by.is_empty() {
+                parts.push(format!("partition=[{}]", names(partition_by, input)));
+            }
+            if !order_by.is_empty() {
+                let keys: Vec<String> = order_by.iter().map(|k| sort_key(k, input)).collect();
+                parts.push(format!("order=[{}]", keys.join(", ")));
+            }
+            let calls: Vec<String> = calls.iter().map(|c| render::window(c, |c| names(&[c], input))).collect();
+            parts.push(format!("calls=[{}]", calls.join(", ")));
             parts.join(" ")
         }
         StreamOp::Union => String::new(),

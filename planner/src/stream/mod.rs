@@ -59,7 +59,7 @@ pub fn plan_view(plan: LogicalPlan, schema: &SchemaRef, catalog: &Catalog) -> Re
         planned.as_ref().clone().with_name(named.name())
     });
     let fields: Vec<Field> = fields.collect();
-    let rel = rel.rename(Arc::new(Schema::new(fields)));
+    let rel = rel.without_unlimited_numberings().rename(Arc::new(Schema::new(fields)));
     Ok(StreamPlan {
         version: PLAN_VERSION,
         root: place::place(rel)?,

@@ -9,7 +9,7 @@
 //! | map | – | as it came, in its own columns |
 //! | expand | – | spread, or one task |
 //! | temporal filter | hash of the whole row | spread |
-//! | aggregate, top-N | hash of the group or partition columns; without any: one task | the same |
+//! | aggregate, top-N, window | hash of the group or partition columns; without any: one task | the same |
 //! | upsert | hash of the key on all inputs | the same |
 //! | join on keys | hash of the keys on both sides | the same, by the keys of either side |
 //! | join without keys | one task, since no key can say who keeps a row | one task |
@@ -143,6 +143,21 @@ impl Placing {
                     limit,
                     offset,
                     row_number,
+                };
+                Ok((self.node(op, vec![input], &facts), place))
+            }
+            RelOp::Window {
+                partition_by,
+                order_by,
+                reversed,
+                calls,
+            } => {
+                let (input, place) = self.gathered(inputs, &partition_by);
+                let op = StreamOp::Window {
+                    partition_by,
+                    order_by,
+                    reversed,
+                    calls,
                 };
                 Ok((self.node(op, vec![input], &facts), place))
             }

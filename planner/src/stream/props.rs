@@ -6,7 +6,7 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 
 use super::rel::{JoinOp, Phys, Rel, as_column, conjuncts};
-use crate::plan::{AggCall, JoinKind, StreamProps};
+use crate::plan::{AggCall, JoinKind, StreamProps, WindowCall, WindowFunc};
 
 /// Keys beyond this many are dropped: none is needed for correctness.
 const MAX_KEYS: usize = 8;
@@ -202,6 +202,16 @@ pub(super) fn top_n(input: &Rel, partition_by: &[usize], limit: Option<u64>, row
         _ => input.props.row_bound,
     };
     settled(false, keys, bound)
+}
+
+/// Facts of window functions: the input's rows, each with more columns.
+pub(super) fn window(input: &Rel, partition_by: &[usize], calls: &[WindowCall]) -> StreamProps {
+    let mut keys = input.props.keys.clone();
+    let number = calls.iter().position(|c| c.func == WindowFunc::RowNumber);
+    if let Some(number) = number {
+        keys.push(partition_by.iter().copied().chain([input.width() + number]).collect());
+    }
+    settled(false, keys, input.props.row_bound)
 }
 
 /// Facts of several maps of one input.

@@ -22,7 +22,7 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use super::props;
 use crate::catalog::SourceDef;
-use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps, TimeBound};
+use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps, TimeBound, WindowCall, WindowFunc, Frame};
 use crate::{PlanError, Result};
 
 /// A compiled expression.
@@ -68,6 +68,12 @@ pub(super) enum RelOp {
         limit: Option<u64>,
         offset: u64,
         row_number: bool,
+    },
+    Window {
+        partition_by: Vec<usize>,
+        order_by: Vec<SortKey>,
+        reversed: bool,
+        calls: Vec<WindowCall>,
     },
     Expand {
         branches: Vec<Branch>,
@@ -321,6 +327,63 @@ impl Rel {
             schema: Arc::new(Schema::new(fields)),
             props,
         }
+    }
+
+    /// Window functions of one window; `results` are the columns that they add.
+    pub fn window(
+        self,
+        partition_by: Vec<usize>,
+        order_by: Vec<SortKey>,
+        reversed: bool,
+        calls: Vec<WindowCall>,
+        results: Vec<Field>,
+    ) -> Self {
+        let fields: Vec<FieldRef> = self.schema.fields().iter().cloned().collect();
+        let fields: Vec<FieldRef> = fields.into_iter().chain(results.into_iter().map(Arc::new)).collect();
+        let props = props::window(&self, &partition_by, &calls);
+        Self {
+            op: RelOp::Window {
+                partition_by,
+                order_by,
+                reversed,
+                calls,
+            },
+            inputs: vec![self],
+            schema: Arc::new(Schema::new(fields)),
+            props,
+        }
+    }
+
+    /// A numbering that nothing limits is a window, whose rows are numbered anew only from the first one that changes.
+    #[must_use]
+    pub fn without_unlimited_numberings(mut self) -> Self {
+        self.inputs = self.inputs.into_iter().map(Self::without_unlimited_numberings).collect();
+        let number = self.width().saturating_sub(1);
+        let RelOp::TopN {
+            partition_by,
+            order_by,
+            limit: None,
+            offset: 0,
+            row_number: true,
+        } = &mut self.op
+        else {
+            return self;
+        };
+        self.op = RelOp::Window {
+            partition_by: std::mem::take(partition_by),
+            order_by: std::mem::take(order_by),
+            reversed: false,
+            calls: vec![WindowCall {
+                func: WindowFunc::RowNumber,
+                frame: Frame::WHOLE,
+            }],
+        };
+        let mut fields: Vec<FieldRef> = self.schema.fields().iter().cloned().collect();
+        if let Some(field) = fields.get_mut(number) {
+            *field = Arc::new(field.as_ref().clone().with_nullable(false));
+        }
+        self.schema = Arc::new(Schema::new(fields));
+        self
     }
 
     /// Bag union; of maps over one scan or source, a single operator that reads it once.

@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
 use super::rel::Phys;
-use crate::plan::{AggCall, AggFunc};
+use crate::plan::{AggCall, AggFunc, Bound, Distance, FrameUnit, WindowCall, WindowFunc};
 
 /// The expression as SQL.
 pub(super) fn sql(expr: &Phys) -> String {
@@ -81,6 +81,58 @@ pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> Strin
         .filter
         .map_or(String::new(), |c| format!(" FILTER (WHERE {})", name(c)));
     format!("{func}({distinct}{arg}){filter}")
+}
+
+/// A window function call with its frame; `name` gives the text of an input column.
+pub(super) fn window(call: &WindowCall, name: impl Fn(usize) -> String) -> String {
+    let plain = |text: &str| text.to_string();
+    let (text, framed) = match &call.func {
+        WindowFunc::RowNumber => (plain("row_number()"), false),
+        WindowFunc::Rank => (plain("rank()"), false),
+        WindowFunc::DenseRank => (plain("dense_rank()"), false),
+        WindowFunc::PercentRank => (plain("percent_rank()"), false),
+        WindowFunc::CumeDist => (plain("cume_dist()"), false),
+        WindowFunc::Ntile(n) => (format!("ntile({n})"), false),
+        WindowFunc::Lag { value, offset, default } => {
+            let func = if *offset < 0 { "lead" } else { "lag" };
+            let default = default.map_or(String::new(), |c| format!(", {}", name(c)));
+            (format!("{func}({}, {}{default})", name(*value), offset.unsigned_abs()), false)
+        }
+        WindowFunc::Nth { value, n, from_last } => {
+            let text = match (n, from_last) {
+                (1, false) => format!("first_value({})", name(*value)),
+                (1, true) => format!("last_value({})", name(*value)),
+                (n, false) => format!("nth_value({}, {n})", name(*value)),
+                (n, true) => format!("nth_value({}, {n}) from last", name(*value)),
+            };
+            (text, true)
+        }
+        WindowFunc::Aggregate(call) => (aggregate(call, name), true),
+    };
+    if !framed || call.frame.is_whole() {
+        return text;
+    }
+    let unit = match call.frame.unit {
+        FrameUnit::Rows => "rows",
+        FrameUnit::Groups => "groups",
+        FrameUnit::Range => "range",
+    };
+    let bound = |bound: Bound, unbounded: &str| match bound {
+        Bound::Unbounded => format!("unbounded {unbounded}"),
+        Bound::Offset(0) => plain("current row"),
+        Bound::Offset(n) if n < 0 => format!("{} preceding", n.unsigned_abs()),
+        Bound::Offset(n) => format!("{n} following"),
+        Bound::Distance { preceding, by } => {
+            let by = match by {
+                Distance::Exact(units) => units.to_string(),
+                Distance::Float(bits) => f64::from_bits(bits).to_string(),
+                Distance::Interval { months, days, us } => format!("{months} months {days} days {us} µs"),
+            };
+            format!("{by} {}", if preceding { "preceding" } else { "following" })
+        }
+    };
+    let (start, end) = (bound(call.frame.start, "preceding"), bound(call.frame.end, "following"));
+    format!("{text} {unit} {start} to {end}")
 }
 
 fn case_text(case: &CaseExpr) -> String {

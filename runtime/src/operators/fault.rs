@@ -16,6 +16,8 @@ pub enum Fault {
     Join,
     /// Top-N ignores the first retraction of each batch.
     TopN,
+    /// A window ignores the first retraction of each batch.
+    Window,
     /// Union drops the first retraction of each batch.
     Union,
     /// Upsert takes the oldest record of a step for the newest.

@@ -35,6 +35,7 @@ mod segments;
 pub mod temporal;
 pub mod topn;
 pub mod upsert;
+pub mod window;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -267,6 +268,21 @@ fn plain(node: &StreamNode, inputs: &[SchemaRef], ctx: &OperatorContext) -> Resu
                 offset: *offset,
                 row_number: *row_number,
                 append_only: append_only(0),
+            },
+            input(0)?,
+            &node.schema,
+        )?),
+        StreamOp::Window {
+            partition_by,
+            order_by,
+            reversed,
+            calls,
+        } => Box::new(window::Window::new(
+            &window::WindowPlan {
+                partition_by: partition_by.clone(),
+                order_by: order_by.clone(),
+                reversed: *reversed,
+                calls: calls.clone(),
             },
             input(0)?,
             &node.schema,

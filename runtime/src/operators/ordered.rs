@@ -210,6 +210,34 @@ impl<K: Key> OrderedCounts<K> {
             .map(|(k, e)| (k, e.count))
     }
 
+    /// Values present from `from` on, ascending, with their counts; all without it.
+    pub fn iter_from<'a>(&'a self, slot: u32, from: Option<&K>) -> Box<dyn Iterator<Item = (&'a K, i64)> + 'a> {
+        let (one, small, tree) = self.slots[slot as usize].parts();
+        let small = from.map_or(small, |from| &small[small.partition_point(|(k, _)| k < from)..]);
+        let one = one.filter(|(k, _)| from.is_none_or(|from| *k >= from));
+        let bounds = (from.map_or(Bound::Unbounded, |k| Bound::Included(k.clone())), Bound::Unbounded);
+        let few = one.into_iter().chain(small.iter().map(|(k, e)| (k, e)));
+        let present = |(k, e): (&'a K, &'a Entry)| (e.count > 0).then_some((k, e.count));
+        match tree {
+            Some(tree) => Box::new(tree.range::<K, _>(bounds).filter_map(present)),
+            None => Box::new(few.filter_map(present)),
+        }
+    }
+
+    /// Values present in front of `before`, descending, with their counts; all without it.
+    pub fn iter_before<'a>(&'a self, slot: u32, before: Option<&K>) -> Box<dyn Iterator<Item = (&'a K, i64)> + 'a> {
+        let (one, small, tree) = self.slots[slot as usize].parts();
+        let small = before.map_or(small, |before| &small[..small.partition_point(|(k, _)| k < before)]);
+        let one = one.filter(|(k, _)| before.is_none_or(|before| *k < before));
+        let bounds = (Bound::Unbounded, before.map_or(Bound::Unbounded, |k| Bound::Excluded(k.clone())));
+        let few = one.into_iter().chain(small.iter().map(|(k, e)| (k, e)));
+        let present = |(k, e): (&'a K, &'a Entry)| (e.count > 0).then_some((k, e.count));
+        match tree {
+            Some(tree) => Box::new(tree.range::<K, _>(bounds).rev().filter_map(present)),
+            None => Box::new(few.rev().filter_map(present)),
+        }
+    }
+
     /// Whether some count is negative: more was retracted than inserted.
     pub fn has_negative(&self) -> bool {
         self.negative > 0
@@ -611,6 +639,11 @@ mod tests {
                 let of_slot = model.iter().filter(|(k, c)| k.0 == slot && **c > 0);
                 let expected: Vec<(i64, i64)> = of_slot.map(|(k, c)| (k.1, *c)).collect();
                 assert_eq!(counts.iter(slot).map(|(k, c)| (*k, c)).collect::<Vec<_>>(), expected);
+                let pairs = |iter: Box<dyn Iterator<Item = (&i64, i64)> + '_>| iter.map(|(k, c)| (*k, c)).collect::<Vec<_>>();
+                let at = expected.partition_point(|e| e.0 < value);
+                assert_eq!(pairs(counts.iter_from(slot, Some(&value))), expected[at..]);
+                let back: Vec<(i64, i64)> = expected[..at].iter().rev().copied().collect();
+                assert_eq!(pairs(counts.iter_before(slot, Some(&value))), back);
                 assert_eq!(counts.front(slot).map(|e| *e.0), expected.first().map(|e| e.0));
                 assert_eq!(counts.last(slot).copied(), expected.last().map(|e| e.0));
                 assert_eq!(counts.has_negative(), model.values().any(|c| *c < 0));

@@ -79,7 +79,8 @@ fn output_schema(schema: &DFSchema, group_by: &[usize], aggs: &[AggCall], column
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCall> {
+/// A call; its argument, filter and sort keys become columns.
+pub(super) fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> Result<AggCall> {
     let bare = expr.clone().unalias_nested().data;
     let Expr::AggregateFunction(AggregateFunction { func, params }) = &bare else {
         return Err(PlanError::internal(format!("{} is not an aggregate", name_of(expr))));

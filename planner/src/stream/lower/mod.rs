@@ -8,6 +8,7 @@ mod join;
 mod leaf;
 mod order;
 mod temporal;
+mod window;
 
 use std::sync::Arc;
 

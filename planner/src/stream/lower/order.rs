@@ -1,12 +1,11 @@
-//! Order and number: LIMIT, ORDER BY, `row_number()`. All are top-N operators.
+//! Order and number: LIMIT, ORDER BY, a bounded `row_number()`. All are top-N operators.
 
-use arrow::datatypes::Schema;
-use datafusion::logical_expr::expr::{Sort as SortExpr, WindowFunction, WindowFunctionDefinition};
-use datafusion::logical_expr::logical_plan::{FetchType, Limit, SkipType, Window};
-use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
+use datafusion::logical_expr::expr::Sort as SortExpr;
+use datafusion::logical_expr::logical_plan::{FetchType, Limit, SkipType};
+use datafusion::logical_expr::{LogicalPlan, Operator};
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 
-use super::{Lowering, arrow_schema, compile, compile_all, name_of, project, unsupported, with_columns};
+use super::{Lowering, arrow_schema, compile, compile_all, project, unsupported, with_columns};
 use crate::plan::SortKey;
 use crate::stream::rel::{Phys, Rel, RelOp, and, column_below_casts, conjuncts};
 use crate::{PlanError, Result};
@@ -64,33 +63,6 @@ impl Lowering<'_> {
             .top_n(Vec::new(), keys, limit, offset, None)
             .select(&(0..width).collect::<Vec<_>>()))
     }
-
-    /// Window functions: `row_number()` only.
-    pub(super) fn window(&self, window: &Window) -> Result<Rel> {
-        let mut rel = self.lower(&window.input)?;
-        let base = rel.width();
-        let schema = arrow_schema(&window.schema);
-        for (i, expr) in window.window_expr.iter().enumerate() {
-            let bare = expr.clone().unalias_nested().data;
-            let Expr::WindowFunction(function) = &bare else {
-                return Err(PlanError::internal(format!(
-                    "{} is not a window function",
-                    name_of(expr)
-                )));
-            };
-            check_row_number(function, expr)?;
-            let width = rel.width();
-            let partition = compile_all(&function.params.partition_by, window.input.schema())?;
-            let (with_partition, partition_by) = with_columns(rel, &partition)?;
-            let (with_all, order_by) = sort_keys(with_partition, &function.params.order_by, &window.input)?;
-            let number = with_all.width();
-            let numbered = with_all.top_n(partition_by, order_by, None, 0, Some(schema.field(base + i).name()));
-            let keep: Vec<Phys> = (0..width).chain([number]).map(|c| numbered.column(c)).collect();
-            let fields: Vec<_> = schema.fields().iter().take(base + i + 1).cloned().collect();
-            rel = project(numbered, keep, &Schema::new(fields))?;
-        }
-        Ok(rel)
-    }
 }
 
 fn sorted_below(plan: &LogicalPlan) -> bool {
@@ -100,18 +72,6 @@ fn sorted_below(plan: &LogicalPlan) -> bool {
         LogicalPlan::SubqueryAlias(a) => sorted_below(&a.input),
         _ => false,
     }
-}
-
-fn check_row_number(function: &WindowFunction, expr: &Expr) -> Result<()> {
-    let row_number = matches!(&function.fun, WindowFunctionDefinition::WindowUDF(f) if f.name() == "row_number");
-    if !row_number {
-        return Err(unsupported(&format!("window function {}", name_of(expr)))
-            .hint("row_number() is supported. Aggregates over a partition can be joined from a grouped subquery."));
-    }
-    if function.params.filter.is_some() {
-        return Err(unsupported(&format!("FILTER in {}", name_of(expr))));
-    }
-    Ok(())
 }
 
 fn sort_keys(rel: Rel, order: &[SortExpr], input: &LogicalPlan) -> Result<(Rel, Vec<SortKey>)> {

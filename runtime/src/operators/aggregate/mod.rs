@@ -449,7 +449,7 @@ impl Aggregate {
 }
 
 /// Rows in which two columns of results are equal or both NULL.
-fn unchanged(old: &ArrayRef, new: &ArrayRef) -> Result<BooleanBuffer> {
+pub(super) fn unchanged(old: &ArrayRef, new: &ArrayRef) -> Result<BooleanBuffer> {
     if old.data_type().is_nested() {
         let compare = make_comparator(old, new, SortOptions::default())?;
         return Ok(BooleanBuffer::collect_bool(old.len(), |i| compare(i, i).is_eq()));
@@ -457,7 +457,11 @@ fn unchanged(old: &ArrayRef, new: &ArrayRef) -> Result<BooleanBuffer> {
     Ok(not_distinct(old, new)?.values().clone())
 }
 
-fn accumulator_of(
+/// The state of a call.
+///
+/// # Errors
+/// It does not support its argument's type.
+pub(super) fn accumulator_of(
     call: &AggCall,
     input: &Schema,
     output: &DataType,
@@ -498,7 +502,8 @@ fn accumulator_of(
     }
 }
 
-fn display(call: &AggCall, argument: Option<&str>) -> String {
+/// A call as SQL, for messages.
+pub(super) fn display(call: &AggCall, argument: Option<&str>) -> String {
     let name = match call.func {
         AggFunc::Count => "count",
         AggFunc::Sum => "sum",

@@ -16,6 +16,7 @@ mod temporals;
 mod topns;
 mod upserts;
 mod values;
+mod windows;
 
 pub(crate) use harness::MemoryTier;
 pub use values::Rng;
