@@ -105,6 +105,7 @@ impl Binder {
             }
         };
         let plan = steady_sorts(plan)?;
+        let plan = self.settle_ties(plan)?;
         let plan = super::unions::settle(plan).map_err(map_df_error)?;
         let plan = type_placeholders(plan)?;
         refuse_records(&plan)?;

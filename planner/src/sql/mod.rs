@@ -59,6 +59,7 @@ mod syntax;
 mod table;
 pub mod text;
 mod transactions;
+mod ties;
 pub mod types;
 mod typing;
 mod unions;

@@ -88,6 +88,11 @@ fn goldens_topn() {
 }
 
 #[test]
+fn goldens_windows() {
+    golden("windows");
+}
+
+#[test]
 fn goldens_nexmark() {
     golden("nexmark");
 }

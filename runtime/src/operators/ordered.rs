@@ -210,6 +210,19 @@ impl<K: Key> OrderedCounts<K> {
             .map(|(k, e)| (k, e.count))
     }
 
+    /// A resident value's count, 0 if it is not there.
+    pub fn count(&self, slot: u32, value: &K::Ref) -> i64 {
+        let (one, small, tree) = self.slots[slot as usize].parts();
+        let found = match tree {
+            Some(tree) => tree.get(value),
+            None => match small.binary_search_by(|(k, _)| k.borrow().cmp(value)) {
+                Ok(at) => Some(&small[at].1),
+                Err(_) => one.filter(|(k, _)| (*k).borrow() == value).map(|(_, e)| e),
+            },
+        };
+        found.map_or(0, |e| e.count)
+    }
+
     /// Values present from `from` on, ascending, with their counts; all without it.
     pub fn iter_from<'a>(&'a self, slot: u32, from: Option<&K>) -> Box<dyn Iterator<Item = (&'a K, i64)> + 'a> {
         let (one, small, tree) = self.slots[slot as usize].parts();
@@ -639,6 +652,7 @@ mod tests {
                 let of_slot = model.iter().filter(|(k, c)| k.0 == slot && **c > 0);
                 let expected: Vec<(i64, i64)> = of_slot.map(|(k, c)| (k.1, *c)).collect();
                 assert_eq!(counts.iter(slot).map(|(k, c)| (*k, c)).collect::<Vec<_>>(), expected);
+                assert_eq!(counts.count(slot, &value), model.get(&(slot, value)).copied().unwrap_or(0));
                 let pairs = |iter: Box<dyn Iterator<Item = (&i64, i64)> + '_>| iter.map(|(k, c)| (*k, c)).collect::<Vec<_>>();
                 let at = expected.partition_point(|e| e.0 < value);
                 assert_eq!(pairs(counts.iter_from(slot, Some(&value))), expected[at..]);

@@ -55,11 +55,13 @@ pub enum Op {
     TopN,
     /// `row_number()` per group.
     RowNumber,
+    /// Window functions.
+    Window,
 }
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Filter,
         Self::Project,
         Self::GroupBy,
@@ -81,6 +83,7 @@ impl Op {
         Self::SetOp,
         Self::TopN,
         Self::RowNumber,
+        Self::Window,
     ];
 }
 
@@ -183,6 +186,7 @@ impl<'a> QueryGen<'a> {
             }
             Op::TopN => self.top_n(depth),
             Op::RowNumber => self.row_number(depth),
+            Op::Window => self.window(depth),
         }
     }
 
@@ -506,5 +510,63 @@ impl<'a> QueryGen<'a> {
             ty: Type::Big,
         });
         (sql, out)
+    }
+
+    /// One to three calls over one or two windows; the order may leave rows equal.
+    fn window(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (list, inner) = self.pick(&columns, 4);
+        let names: Vec<String> = inner.iter().map(|c| c.name.clone()).collect();
+        let mut out = inner.clone();
+        let mut calls = names.clone();
+        for _ in 0..self.rng.random_range(1..=3) {
+            let partition = if self.rng.random_bool(0.7) {
+                format!("PARTITION BY {} ", inner.choose(self.rng).expect("columns").name)
+            } else {
+                String::new()
+            };
+            let order = self.total_order(&inner);
+            let keys: Vec<&str> = order.split(", ").collect();
+            let order = keys[..self.rng.random_range(1..=keys.len())].join(", ");
+            let (call, frame, ty) = self.window_call(&inner);
+            let name = self.name('c');
+            calls.push(format!("{call} OVER ({partition}ORDER BY {order}{frame}) AS {name}"));
+            out.push(Column { name, ty });
+        }
+        let alias = self.name('r');
+        (
+            format!("SELECT {} FROM (SELECT {list} FROM {from}) {alias}", calls.join(", ")),
+            out,
+        )
+    }
+
+    /// A call, its frame, and its type.
+    fn window_call(&mut self, columns: &[Column]) -> (String, &'static str, Type) {
+        let column = columns.choose(self.rng).expect("columns").clone();
+        let frames = [
+            "",
+            " ROWS UNBOUNDED PRECEDING",
+            " ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+            " ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+            " GROUPS BETWEEN 1 PRECEDING AND CURRENT ROW",
+            " RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+        ];
+        let frame = frames[self.rng.random_range(0..frames.len())];
+        let number = |call: &str| (call.to_string(), "", Type::Big);
+        match self.rng.random_range(0..10) {
+            0 => number("row_number()"),
+            1 => number("rank()"),
+            2 => number("dense_rank()"),
+            3 => number("ntile(3)"),
+            4 => (format!("lag({})", column.name), "", column.ty),
+            5 => (format!("lead({}, 2)", column.name), "", column.ty),
+            6 => (format!("first_value({})", column.name), "", column.ty),
+            7 if column.ty == Type::Int => (format!("sum({})", column.name), frame, Type::Big),
+            8 if !matches!(column.ty, Type::Bool) => {
+                let call = ["min", "max"][self.rng.random_range(0..2)];
+                (format!("{call}({})", column.name), frame, column.ty)
+            }
+            _ => (format!("count({})", column.name), frame, Type::Big),
+        }
     }
 }

@@ -163,6 +163,7 @@ fn planted_faults_are_found() {
         (Fault::Aggregate, Op::GroupBy),
         (Fault::Join, Op::Inner),
         (Fault::TopN, Op::TopN),
+        (Fault::Window, Op::Window),
         (Fault::Union, Op::UnionAll),
     ];
     for (planted, op) in faults {

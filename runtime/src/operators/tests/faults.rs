@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use arrow::datatypes::*;
-use levee_planner::plan::{AggCall, AggFunc, JoinKind, OperatorId, SortKey, StreamNode, StreamOp, StreamProps};
+use levee_planner::plan::{
+    AggCall, AggFunc, Frame, JoinKind, OperatorId, SortKey, StreamNode, StreamOp, StreamProps, WindowCall, WindowFunc,
+};
 
 use super::harness::{Case, check};
 use super::values::*;
@@ -61,7 +63,37 @@ fn plans() -> Vec<(Fault, StreamNode, Box<dyn Fn(&[Zset]) -> Zset>)> {
         offset: 0,
         row_number: false,
     };
+    let window = StreamOp::Window {
+        partition_by: vec![0],
+        order_by: vec![SortKey {
+            column: 1,
+            desc: false,
+            nulls_first: true,
+        }],
+        reversed: false,
+        calls: vec![WindowCall {
+            func: WindowFunc::RowNumber,
+            frame: Frame::WHOLE,
+        }],
+    };
+    let numbered = [int.clone(), int.clone(), int.clone()];
     vec![
+        (
+            Fault::Window,
+            node(window, &numbered, vec![scan(&pair)]),
+            Box::new(|inputs| {
+                let mut last = std::collections::BTreeMap::new();
+                let mut out = Zset::new();
+                for (row, n) in &inputs[0] {
+                    for _ in 0..*n {
+                        let number = last.entry(row[0].clone()).or_insert(0);
+                        *number += 1;
+                        out.insert(vec![row[0].clone(), row[1].clone(), V::Int(*number)], 1);
+                    }
+                }
+                out
+            }),
+        ),
         (
             Fault::Aggregate,
             node(aggregate, &pair, vec![scan(&pair)]),
@@ -143,7 +175,7 @@ fn every_planted_fault_of_eviction_is_found() {
     for (kind, plan, naive) in plans() {
         let faults: &[Fault] = match kind {
             Fault::Aggregate | Fault::Join => &[Fault::EvictFrozen],
-            Fault::TopN => &[Fault::EvictFrozen, Fault::ForgetGone],
+            Fault::TopN | Fault::Window => &[Fault::EvictFrozen, Fault::ForgetGone],
             _ => &[],
         };
         let inputs: Vec<SchemaRef> = plan.inputs.iter().map(|n| Arc::clone(&n.schema)).collect();

@@ -502,3 +502,40 @@ fn only_what_changed_is_emitted() {
         ],
     );
 }
+
+/// A change in a large partition is computed from a few rows.
+#[test]
+fn a_change_costs_what_it_reaches() {
+    use Bound::{Offset, Unbounded};
+    let types = columns();
+    let input = schema(&types);
+    let line = |sign: char, at: i64, value: i64| format!("{sign} 1 {at} {value} a true\n");
+    let all: String = (0..3000).map(|i| line('+', i * 10, i)).collect();
+    let around = [
+        lag(1, None),
+        lag(-2, None),
+        agg(AggFunc::Max, Some(2), FrameUnit::Rows, Offset(-3), Offset(3)),
+        agg(AggFunc::Max, Some(2), FrameUnit::Groups, Offset(-2), Offset(0)),
+    ];
+    let running = [
+        unframed(WindowFunc::RowNumber),
+        unframed(WindowFunc::DenseRank),
+        agg(AggFunc::Min, Some(2), FrameUnit::Groups, Unbounded, Offset(0)),
+        nth(1, false, FrameUnit::Groups, Unbounded, Offset(0)),
+    ];
+    let whole = [agg(AggFunc::Max, Some(2), FrameUnit::Rows, Unbounded, Unbounded)];
+    let middle = line('-', 15_000, 1500) + &line('+', 15_001, 1500);
+    let end = line('+', 40_000, 7);
+    for call in around.iter().chain(&running).chain(&whole) {
+        let output = schema(&types.iter().cloned().chain([output_type(call, &types)]).collect::<Vec<_>>());
+        let plan = plan(vec![0], vec![key(1, false, false)], vec![call.clone()]);
+        let mut op = Window::new(&plan, &input, &output).unwrap();
+        step(&mut op, true, vec![(0, table(&input, &all))]);
+        for changes in [&middle, &end] {
+            let before = op.computed;
+            step(&mut op, false, vec![(0, table(&input, changes))]);
+            let computed = op.computed - before;
+            assert!(computed < 60, "{computed} entries for {changes} in {call:?}");
+        }
+    }
+}

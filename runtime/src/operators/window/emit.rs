@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::{concat, filter, take};
+use arrow::compute::{concat, filter, interleave, take};
 
 use super::super::aggregate::accumulator::Failures;
 use super::super::aggregate::unchanged;
@@ -50,8 +50,9 @@ impl Window {
         }
         if self.jobs.is_empty() && !self.touched.is_empty() {
             let slots = self.touched.split_off(self.touched.len().saturating_sub(JOBS));
-            for &slot in &slots {
-                self.prepare(slot)?;
+            let differ = self.whole_differ(&slots)?;
+            for (&slot, differs) in slots.iter().zip(differ) {
+                self.prepare(slot, differs)?;
             }
         }
         let work = self.cut()?;
@@ -69,8 +70,8 @@ impl Window {
         Ok(Progress::Done)
     }
 
-    /// Makes a touched partition's job.
-    fn prepare(&mut self, slot: u32) -> Result<()> {
+    /// Makes a touched partition's job; `differs`: an aggregate over all of it is another one now.
+    fn prepare(&mut self, slot: u32, differs: bool) -> Result<()> {
         let partition = &mut self.partitions[slot as usize];
         let touched = partition
             .touched
@@ -80,8 +81,7 @@ impl Window {
         let journal: Journal = touched.journal;
         let mut changed = Vec::new();
         for (entry, &before) in &journal {
-            let now = self.entries.iter_from(slot, Some(entry)).next();
-            let now = now.filter(|(found, _)| *found == entry).map_or(0, |(_, count)| count);
+            let now = self.entries.count(slot, entry);
             if now != before {
                 changed.push(Item {
                     entry: Arc::clone(entry),
@@ -101,7 +101,7 @@ impl Window {
         job.all = self.shape.unsplit
             || self.shape.totals && copies[0] != copies[1]
             || self.shape.heads_of_whole && job.heads_differ()
-            || self.whole_differs(&job)?;
+            || differs;
         self.jobs.push_back(job);
         Ok(())
     }
@@ -131,19 +131,29 @@ impl Window {
         }
     }
 
-    /// Some aggregate over the whole partition is another one now.
-    fn whole_differs(&self, job: &Job) -> Result<bool> {
-        if self.whole.is_empty() || job.copies.contains(&0) {
-            return Ok(false);
+    /// Of which partitions some aggregate over all rows is another one now; those that had no rows are computed anyway.
+    fn whole_differ(&self, slots: &[u32]) -> Result<Vec<bool>> {
+        let mut differ = vec![false; slots.len()];
+        if self.whole.is_empty() {
+            return Ok(differ);
         }
-        let (list, row) = job.whole[0];
-        let now = self.whole_results(&[job.slot], &mut Output::default())?;
-        for (old, new) in self.before[list].iter().zip(&now) {
-            if unchanged(&old.slice(row, 1), new)?.count_set_bits() == 0 {
-                return Ok(true);
+        let before = |slot: &u32| self.partitions[*slot as usize].touched.as_ref().and_then(|t| t.whole);
+        let known: Vec<(usize, (usize, usize))> =
+            slots.iter().enumerate().filter_map(|(i, slot)| Some((i, before(slot)?))).collect();
+        if known.is_empty() {
+            return Ok(differ);
+        }
+        let places: Vec<(usize, usize)> = known.iter().map(|k| k.1).collect();
+        let own: Vec<u32> = known.iter().map(|k| slots[k.0]).collect();
+        let now = self.whole_results(&own, &mut Output::default())?;
+        for (call, new) in now.iter().enumerate() {
+            let lists: Vec<&dyn Array> = self.before.iter().map(|list| list[call].as_ref()).collect();
+            let same = unchanged(&interleave(&lists, &places)?, new)?;
+            for ((i, _), same) in known.iter().zip(same.iter()) {
+                differ[*i] |= !same;
             }
         }
-        Ok(false)
+        Ok(differ)
     }
 
     /// Cuts pieces, one a partition, up to about as many rows as a piece has.
@@ -179,6 +189,10 @@ impl Window {
     }
 
     fn compute(&mut self, mut work: Work, out: &mut Output) -> Result<()> {
+        #[cfg(test)]
+        {
+            self.computed += work.items.len();
+        }
         // Heads stand behind all pieces.
         let n = work.items.len();
         for (piece, job) in work.pieces.iter_mut().zip(&work.jobs) {

@@ -165,6 +165,9 @@ pub struct Window {
     pending: Pieces,
     slots: Vec<u32>,
     scratch: Vec<u8>,
+    /// Entries computed with so far.
+    #[cfg(test)]
+    pub computed: usize,
 }
 
 impl Window {
@@ -221,6 +224,8 @@ impl Window {
             pending: Pieces::default(),
             slots: Vec::new(),
             scratch: Vec::new(),
+            #[cfg(test)]
+            computed: 0,
             plan: plan.clone(),
         };
         for (call, field) in plan.calls.iter().zip(&schema.fields()[width..]) {

@@ -158,8 +158,9 @@ impl Shape {
             }
         } else if frame.end == Bound::Unbounded {
             match (frame.unit, frame.start) {
+                // The frame of one of the first rows begins with the partition, not further in front.
                 (FrameUnit::Rows, Bound::Offset(start)) => self.add_frame(Frame {
-                    end: Bound::Offset(start.saturating_add(count - 1)),
+                    end: Bound::Offset(start.max(0).saturating_add(count - 1)),
                     ..frame
                 }),
                 _ => {
