@@ -105,6 +105,7 @@ impl Binder {
             }
         };
         let plan = steady_sorts(plan)?;
+        refuse_windows(&plan)?;
         let plan = self.settle_ties(plan)?;
         let plan = super::unions::settle(plan).map_err(map_df_error)?;
         let plan = type_placeholders(plan)?;
@@ -328,6 +329,37 @@ fn steady_sorts(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(steady)
         .map(|t| t.data)
         .map_err(map_df_error)
+}
+
+/// Window functions see the rows that WHERE, GROUP BY and HAVING have left.
+fn refuse_windows(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        let (clause, exprs) = match node {
+            LogicalPlan::Filter(filter) => {
+                let grouped = matches!(filter.input.as_ref(), LogicalPlan::Aggregate(_));
+                (if grouped { "HAVING" } else { "WHERE" }, vec![&filter.predicate])
+            }
+            LogicalPlan::Aggregate(aggregate) => ("GROUP BY", aggregate.group_expr.iter().collect()),
+            LogicalPlan::Join(join) => ("JOIN conditions", join.filter.iter().collect()),
+            _ => return Ok(TreeNodeRecursion::Continue),
+        };
+        for expr in exprs {
+            if expr.exists(|e| Ok(matches!(e, Expr::WindowFunction(_))))? {
+                found = Some(clause);
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(map_df_error)?;
+    match found {
+        Some(clause) => Err(
+            PlanError::new("42P20", format!("window functions are not allowed in {clause}"))
+                .hint("Compute the window function in a subquery and filter its result."),
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Records, arrays of arrays and arrays of no known type cannot be results.

@@ -45,13 +45,22 @@ pub(super) fn unary(op: UnaryOperator, operand: Expr) -> Expr {
     }
 }
 
-/// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down.
+/// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down. DataFusion takes offsets only as plain
+/// numbers and texts.
 pub(super) fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
     let Some(frame) = &mut spec.window_frame else { return };
     let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
     for bound in bounds {
-        if let ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e)) = bound
-            && let Expr::Value(v) = e.as_mut()
+        let (ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e))) = bound else {
+            continue;
+        };
+        // The text of an interval, which has become a cast on the way.
+        if let Expr::Cast { expr, data_type, .. } = e.as_mut()
+            && matches!(data_type, ast::DataType::Interval { .. })
+            && matches!(expr.as_ref(), Expr::Value(_))
+        {
+            **e = expr.as_ref().clone();
+        } else if let Expr::Value(v) = e.as_mut()
             && let Value::Number(_, plain) = &mut v.value
         {
             *plain = mark;

@@ -55,7 +55,11 @@ impl Binder {
         };
         let ties = self.ties(&window.input, named, all);
         let schema = window.input.schema();
-        let exprs = window.window_expr.iter().map(|e| settled(e, &ties, schema)).collect::<DfResult<Vec<_>>>()?;
+        let exprs = window
+            .window_expr
+            .iter()
+            .map(|e| settled(e, &ties, schema))
+            .collect::<DfResult<Vec<_>>>()?;
         let window = Window::try_new(exprs, Arc::clone(&window.input))?;
         Ok(Transformed::yes(LogicalPlan::Window(window)))
     }
@@ -138,7 +142,10 @@ fn settled(expr: &Expr, ties: &[Expr], schema: &DFSchema) -> DfResult<Expr> {
             params.order_by.push(Sort::new(tie.clone(), true, true));
         }
     }
-    debug_assert!(ties.iter().all(|t| matches!(t, Expr::Column(c) if schema.has_column(c))));
+    debug_assert!(
+        ties.iter()
+            .all(|t| matches!(t, Expr::Column(c) if schema.has_column(c)))
+    );
     Ok(Expr::WindowFunction(function).alias(name))
 }
 
@@ -186,8 +193,14 @@ fn looks_at_rows(function: &mut WindowFunction) -> bool {
     if !ordered {
         return false;
     }
-    let end_behind = matches!(frame.end_bound, WindowFrameBound::CurrentRow | WindowFrameBound::Following(_));
-    let start_in_front = matches!(frame.start_bound, WindowFrameBound::CurrentRow | WindowFrameBound::Preceding(_));
+    let end_behind = matches!(
+        frame.end_bound,
+        WindowFrameBound::CurrentRow | WindowFrameBound::Following(_)
+    );
+    let start_in_front = matches!(
+        frame.start_bound,
+        WindowFrameBound::CurrentRow | WindowFrameBound::Preceding(_)
+    );
     if name == "first_value" && start_open && end_behind {
         params.window_frame = rows(open_start(), WindowFrameBound::CurrentRow);
         return true;

@@ -239,7 +239,10 @@ fn describe(node: &StreamNode) -> String {
                 let keys: Vec<String> = order_by.iter().map(|k| sort_key(k, input)).collect();
                 parts.push(format!("order=[{}]", keys.join(", ")));
             }
-            let calls: Vec<String> = calls.iter().map(|c| render::window(c, |c| names(&[c], input))).collect();
+            let calls: Vec<String> = calls
+                .iter()
+                .map(|c| render::window(c, |c| names(&[c], input)))
+                .collect();
             parts.push(format!("calls=[{}]", calls.join(", ")));
             parts.join(" ")
         }

@@ -22,7 +22,7 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use super::props;
 use crate::catalog::SourceDef;
-use crate::plan::{AggCall, JoinKind, ObjectId, SortKey, StreamProps, TimeBound, WindowCall, WindowFunc, Frame};
+use crate::plan::{AggCall, Frame, JoinKind, ObjectId, SortKey, StreamProps, TimeBound, WindowCall, WindowFunc};
 use crate::{PlanError, Result};
 
 /// A compiled expression.
@@ -357,7 +357,11 @@ impl Rel {
     /// A numbering that nothing limits is a window, whose rows are numbered anew only from the first one that changes.
     #[must_use]
     pub fn without_unlimited_numberings(mut self) -> Self {
-        self.inputs = self.inputs.into_iter().map(Self::without_unlimited_numberings).collect();
+        self.inputs = self
+            .inputs
+            .into_iter()
+            .map(Self::without_unlimited_numberings)
+            .collect();
         let number = self.width().saturating_sub(1);
         let RelOp::TopN {
             partition_by,

@@ -96,7 +96,10 @@ pub(super) fn window(call: &WindowCall, name: impl Fn(usize) -> String) -> Strin
         WindowFunc::Lag { value, offset, default } => {
             let func = if *offset < 0 { "lead" } else { "lag" };
             let default = default.map_or(String::new(), |c| format!(", {}", name(c)));
-            (format!("{func}({}, {}{default})", name(*value), offset.unsigned_abs()), false)
+            (
+                format!("{func}({}, {}{default})", name(*value), offset.unsigned_abs()),
+                false,
+            )
         }
         WindowFunc::Nth { value, n, from_last } => {
             let text = match (n, from_last) {

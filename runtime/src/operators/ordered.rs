@@ -228,7 +228,10 @@ impl<K: Key> OrderedCounts<K> {
         let (one, small, tree) = self.slots[slot as usize].parts();
         let small = from.map_or(small, |from| &small[small.partition_point(|(k, _)| k < from)..]);
         let one = one.filter(|(k, _)| from.is_none_or(|from| *k >= from));
-        let bounds = (from.map_or(Bound::Unbounded, |k| Bound::Included(k.clone())), Bound::Unbounded);
+        let bounds = (
+            from.map_or(Bound::Unbounded, |k| Bound::Included(k.clone())),
+            Bound::Unbounded,
+        );
         let few = one.into_iter().chain(small.iter().map(|(k, e)| (k, e)));
         let present = |(k, e): (&'a K, &'a Entry)| (e.count > 0).then_some((k, e.count));
         match tree {
@@ -242,7 +245,10 @@ impl<K: Key> OrderedCounts<K> {
         let (one, small, tree) = self.slots[slot as usize].parts();
         let small = before.map_or(small, |before| &small[..small.partition_point(|(k, _)| k < before)]);
         let one = one.filter(|(k, _)| before.is_none_or(|before| *k < before));
-        let bounds = (Bound::Unbounded, before.map_or(Bound::Unbounded, |k| Bound::Excluded(k.clone())));
+        let bounds = (
+            Bound::Unbounded,
+            before.map_or(Bound::Unbounded, |k| Bound::Excluded(k.clone())),
+        );
         let few = one.into_iter().chain(small.iter().map(|(k, e)| (k, e)));
         let present = |(k, e): (&'a K, &'a Entry)| (e.count > 0).then_some((k, e.count));
         match tree {
@@ -652,8 +658,12 @@ mod tests {
                 let of_slot = model.iter().filter(|(k, c)| k.0 == slot && **c > 0);
                 let expected: Vec<(i64, i64)> = of_slot.map(|(k, c)| (k.1, *c)).collect();
                 assert_eq!(counts.iter(slot).map(|(k, c)| (*k, c)).collect::<Vec<_>>(), expected);
-                assert_eq!(counts.count(slot, &value), model.get(&(slot, value)).copied().unwrap_or(0));
-                let pairs = |iter: Box<dyn Iterator<Item = (&i64, i64)> + '_>| iter.map(|(k, c)| (*k, c)).collect::<Vec<_>>();
+                assert_eq!(
+                    counts.count(slot, &value),
+                    model.get(&(slot, value)).copied().unwrap_or(0)
+                );
+                let pairs =
+                    |iter: Box<dyn Iterator<Item = (&i64, i64)> + '_>| iter.map(|(k, c)| (*k, c)).collect::<Vec<_>>();
                 let at = expected.partition_point(|e| e.0 < value);
                 assert_eq!(pairs(counts.iter_from(slot, Some(&value))), expected[at..]);
                 let back: Vec<(i64, i64)> = expected[..at].iter().rev().copied().collect();

@@ -29,6 +29,7 @@ use datafusion::logical_expr::{
 };
 
 use super::arith::{arithmetic_error, decimal_parts, divide, out_of_range, to_256};
+use super::sliding::SlidingFloats;
 use super::{external, no_function};
 use crate::PlanError;
 use crate::sql::text::numeric_overflow;
@@ -159,6 +160,9 @@ impl AggregateUDFImpl for PgSum {
     fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
         match args.expr_fields.first().map(|f| f.data_type()) {
             Some(t) if is_int(t) => self.accumulator(args),
+            _ if args.return_type() == &DataType::Float64 && !args.is_distinct => {
+                Ok(Box::new(SlidingFloats::new(false)))
+            }
             _ => self.inner.create_sliding_accumulator(args),
         }
     }
@@ -266,7 +270,10 @@ impl AggregateUDFImpl for PgAvg {
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
         if args.return_type() == &DataType::Float64 {
-            return self.float.create_sliding_accumulator(args);
+            return match args.is_distinct {
+                false => Ok(Box::new(SlidingFloats::new(true))),
+                true => self.float.create_sliding_accumulator(args),
+            };
         }
         self.accumulator(args)
     }

@@ -10,6 +10,7 @@ pub mod cast;
 mod float;
 pub mod json;
 pub mod math;
+mod sliding;
 pub mod spread;
 pub mod string;
 pub mod time;

@@ -70,9 +70,8 @@ impl Lowering<'_> {
         let mut calls: Vec<WindowCall> = Vec::new();
         for (i, p) in placed.into_iter().enumerate() {
             calls.push(p.call.clone());
-            let same = |g: &Placed| {
-                (&g.partition_by, &g.order_by, g.reversed) == (&p.partition_by, &p.order_by, p.reversed)
-            };
+            let same =
+                |g: &Placed| (&g.partition_by, &g.order_by, g.reversed) == (&p.partition_by, &p.order_by, p.reversed);
             match groups.iter_mut().find(|(g, _)| same(g)) {
                 Some((_, members)) => members.push(i),
                 None => groups.push((p, vec![i])),
@@ -110,7 +109,10 @@ impl Lowering<'_> {
 
 /// The node's columns: those of its input, then the calls' results.
 fn outputs(rel: Rel, base: usize, results: &[usize], schema: &SchemaRef) -> Result<Rel> {
-    let keep: Vec<Phys> = (0..base).chain(results.iter().copied()).map(|c| rel.column(c)).collect();
+    let keep: Vec<Phys> = (0..base)
+        .chain(results.iter().copied())
+        .map(|c| rel.column(c))
+        .collect();
     project(rel, keep, schema)
 }
 
@@ -134,17 +136,25 @@ fn result_field(func: &WindowFunc, declared: &Field, input: &Schema) -> Field {
 fn place(expr: &Expr, window: &Window, input: &Schema, columns: &mut Vec<Phys>) -> Result<Placed> {
     let bare = expr.clone().unalias_nested().data;
     let Expr::WindowFunction(function) = &bare else {
-        return Err(PlanError::internal(format!("{} is not a window function", name_of(expr))));
+        return Err(PlanError::internal(format!(
+            "{} is not a window function",
+            name_of(expr)
+        )));
     };
     let params = &function.params;
     let schema = window.input.schema();
     if params.null_treatment.is_some() {
-        return Err(unsupported(&format!("IGNORE NULLS or RESPECT NULLS in {}", name_of(expr))));
+        return Err(unsupported(&format!(
+            "IGNORE NULLS or RESPECT NULLS in {}",
+            name_of(expr)
+        )));
     }
     if params.distinct {
-        return Err(PlanError::unsupported("DISTINCT is not implemented for window functions")
-            .detail(name_of(expr))
-            .hint("Join a grouped subquery with the DISTINCT aggregate."));
+        return Err(
+            PlanError::unsupported("DISTINCT is not implemented for window functions")
+                .detail(name_of(expr))
+                .hint("Join a grouped subquery with the DISTINCT aggregate."),
+        );
     }
     let mut partition_by = Vec::with_capacity(params.partition_by.len());
     for key in &params.partition_by {
@@ -168,7 +178,11 @@ fn place(expr: &Expr, window: &Window, input: &Schema, columns: &mut Vec<Phys>) 
             widen_range_key(&mut order_by, input, columns, expr)?;
         }
         let key = match order_by.as_slice() {
-            [key] => Some(columns[key.column].data_type(input).map_err(|e| PlanError::internal(e.to_string()))?),
+            [key] => Some(
+                columns[key.column]
+                    .data_type(input)
+                    .map_err(|e| PlanError::internal(e.to_string()))?,
+            ),
             _ => None,
         };
         frame = frame_of(&params.window_frame, key.as_ref(), expr)?;
@@ -195,15 +209,18 @@ fn function_of(function: &WindowFunction, expr: &Expr, window: &Window, columns:
     let udf = match &function.fun {
         WindowFunctionDefinition::AggregateUDF(udf) => {
             let filter = params.filter.clone();
-            let call = AggregateFunction::new_udf(Arc::clone(udf), params.args.clone(), false, filter, Vec::new(), None);
+            let call =
+                AggregateFunction::new_udf(Arc::clone(udf), params.args.clone(), false, filter, Vec::new(), None);
             let call = aggregate::call(&Expr::AggregateFunction(call), schema, columns)?;
             return Ok(WindowFunc::Aggregate(call));
         }
         WindowFunctionDefinition::WindowUDF(udf) => udf,
     };
     if params.filter.is_some() {
-        return Err(PlanError::unsupported("FILTER is not implemented for non-aggregate window functions")
-            .detail(name_of(expr)));
+        return Err(
+            PlanError::unsupported("FILTER is not implemented for non-aggregate window functions")
+                .detail(name_of(expr)),
+        );
     }
     let few = || unsupported(&format!("{} with these arguments", name_of(expr)));
     let mut value = |i: usize| -> Result<usize> {
@@ -298,7 +315,10 @@ fn simple_value(expr: &Expr) -> Option<ScalarValue> {
 /// A default in the type of the value that it stands for.
 fn default_of(default: &Expr, value: usize, window: &Window, columns: &mut Vec<Phys>) -> Result<usize> {
     let input = window.input.schema();
-    let typed = |e: &Phys| e.data_type(input.as_arrow()).map_err(|e| PlanError::internal(e.to_string()));
+    let typed = |e: &Phys| {
+        e.data_type(input.as_arrow())
+            .map_err(|e| PlanError::internal(e.to_string()))
+    };
     let compiled = compile(default, input)?;
     let wanted = typed(&columns[value])?;
     let compiled = if typed(&compiled)? == wanted {
@@ -325,7 +345,9 @@ fn widen_range_key(order_by: &mut [SortKey], input: &Schema, columns: &mut Vec<P
         ));
     };
     let column = Arc::clone(&columns[key.column]);
-    let data_type = column.data_type(input).map_err(|e| PlanError::internal(e.to_string()))?;
+    let data_type = column
+        .data_type(input)
+        .map_err(|e| PlanError::internal(e.to_string()))?;
     let wide = match &data_type {
         t if t.is_integer() => DataType::Int64,
         t if t.is_floating() => DataType::Float64,
@@ -334,8 +356,11 @@ fn widen_range_key(order_by: &mut [SortKey], input: &Schema, columns: &mut Vec<P
             data_type.clone()
         }
         other => {
-            return Err(unsupported(&format!("a RANGE offset over a value of type {other} in {}", name_of(expr)))
-                .hint("Integers, numeric, floats, dates and timestamps have distances."));
+            return Err(unsupported(&format!(
+                "a RANGE offset over a value of type {other} in {}",
+                name_of(expr)
+            ))
+            .hint("Integers, numeric, floats, dates and timestamps have distances."));
         }
     };
     if wide != data_type {
@@ -361,7 +386,10 @@ fn frame_of(frame: &WindowFrame, key: Option<&DataType>, expr: &Expr) -> Result<
         };
         if value.is_null() {
             if preceding != is_start {
-                return Err(PlanError::new("42P20", "a frame cannot begin with the partition's end, nor end with its start"));
+                return Err(PlanError::new(
+                    "42P20",
+                    "a frame cannot begin with the partition's end, nor end with its start",
+                ));
             }
             return Ok(Bound::Unbounded);
         }
@@ -386,7 +414,12 @@ fn frame_of(frame: &WindowFrame, key: Option<&DataType>, expr: &Expr) -> Result<
 }
 
 fn distance(value: &ScalarValue, key: &DataType, expr: &Expr) -> Result<Distance> {
-    let unfit = || unsupported(&format!("the RANGE offset {value} over a value of type {key} in {}", name_of(expr)));
+    let unfit = || {
+        unsupported(&format!(
+            "the RANGE offset {value} over a value of type {key} in {}",
+            name_of(expr)
+        ))
+    };
     let negative = || PlanError::new("22013", "invalid preceding or following size in window function");
     let cast = |to: &DataType| value.cast_to(to).map_err(|_| unfit());
     match key {
@@ -478,7 +511,11 @@ fn redundant_from(p: &Placed, base: usize) -> usize {
     let keys = &p.order_by;
     let positional = matches!(
         p.call.func,
-        WindowFunc::RowNumber | WindowFunc::Lag { .. } | WindowFunc::Ntile(_) | WindowFunc::Nth { .. } | WindowFunc::Aggregate(_)
+        WindowFunc::RowNumber
+            | WindowFunc::Lag { .. }
+            | WindowFunc::Ntile(_)
+            | WindowFunc::Nth { .. }
+            | WindowFunc::Aggregate(_)
     ) && (p.call.frame.is_whole() || p.call.frame.unit == FrameUnit::Rows);
     if !positional {
         return keys.len();

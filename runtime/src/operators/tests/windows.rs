@@ -43,7 +43,11 @@ fn within(plan: &WindowPlan, own: &V, value: &V, by: i64, preceding: bool, is_st
     match (own, value) {
         (V::Int(own), V::Int(value)) => {
             let end = if preceding != order.desc { own - by } else { own + by };
-            if is_start != order.desc { *value >= end } else { *value <= end }
+            if is_start != order.desc {
+                *value >= end
+            } else {
+                *value <= end
+            }
         }
         (V::Null, V::Null) => true,
         (V::Null, _) => is_start == order.nulls_first,
@@ -92,7 +96,10 @@ fn aggregate(call: &AggCall, rows: &[Row], seen: &[usize]) -> V {
         AggFunc::Max => values.into_iter().max().cloned().unwrap_or(V::Null),
         AggFunc::StringAgg if values.is_empty() => V::Null,
         AggFunc::StringAgg => {
-            let texts: Vec<&str> = values.iter().map(|v| if let V::Text(t) = v { t.as_str() } else { "" }).collect();
+            let texts: Vec<&str> = values
+                .iter()
+                .map(|v| if let V::Text(t) = v { t.as_str() } else { "" })
+                .collect();
             V::Text(texts.join(&call.delimiter))
         }
         _ => panic!("not tested here"),
@@ -143,7 +150,11 @@ fn result(plan: &WindowPlan, call: &WindowCall, rows: &[Row], groups: &[usize], 
         } => {
             let seen = seen();
             let at = *n as usize - 1;
-            let found = if *from_last { seen.iter().rev().nth(at) } else { seen.get(at) };
+            let found = if *from_last {
+                seen.iter().rev().nth(at)
+            } else {
+                seen.get(at)
+            };
             value(found.copied(), *column)
         }
         WindowFunc::Aggregate(agg) => aggregate(agg, rows, &seen()),
@@ -198,9 +209,7 @@ fn output_type(call: &WindowCall, columns: &[DataType]) -> DataType {
             arg: Some(arg),
             ..
         }) => columns[*arg].clone(),
-        WindowFunc::Aggregate(AggCall {
-            func: AggFunc::Sum, ..
-        }) => DataType::Decimal128(38, 0),
+        WindowFunc::Aggregate(AggCall { func: AggFunc::Sum, .. }) => DataType::Decimal128(38, 0),
         _ => DataType::Int64,
     }
 }
@@ -260,11 +269,7 @@ fn agg(func: AggFunc, arg: Option<usize>, unit: FrameUnit, start: Bound, end: Bo
 
 fn nth(n: u64, from_last: bool, unit: FrameUnit, start: Bound, end: Bound) -> WindowCall {
     WindowCall {
-        func: WindowFunc::Nth {
-            value: 3,
-            n,
-            from_last,
-        },
+        func: WindowFunc::Nth { value: 3, n, from_last },
         frame: Frame { unit, start, end },
     }
 }
@@ -287,10 +292,7 @@ fn functions_of_places() {
         vec![],
     ] {
         for func in &all {
-            run(
-                &plan(vec![0], order_by.clone(), vec![unframed(func.clone())]),
-                SEEDS,
-            );
+            run(&plan(vec![0], order_by.clone(), vec![unframed(func.clone())]), SEEDS);
         }
         let calls = all.iter().cloned().map(unframed).collect();
         run(&plan(vec![0, 4], order_by, calls), SEEDS);
@@ -352,7 +354,12 @@ fn aggregates_over_ranges() {
     };
     let before = |by| distance(by, true);
     let behind = |by| distance(by, false);
-    for order in [key(1, false, false), key(1, true, false), key(1, false, true), key(1, true, true)] {
+    for order in [
+        key(1, false, false),
+        key(1, true, false),
+        key(1, false, true),
+        key(1, true, true),
+    ] {
         for (start, end) in [
             (before(1), behind(1)),
             (before(2), Offset(0)),
@@ -415,7 +422,13 @@ fn a_window_that_was_turned_around() {
         unframed(WindowFunc::RowNumber),
         lag(1, None),
         nth(1, false, FrameUnit::Groups, Bound::Unbounded, Bound::Offset(0)),
-        agg(AggFunc::Sum, Some(2), FrameUnit::Rows, Bound::Unbounded, Bound::Offset(0)),
+        agg(
+            AggFunc::Sum,
+            Some(2),
+            FrameUnit::Rows,
+            Bound::Unbounded,
+            Bound::Offset(0),
+        ),
     ] {
         let plan = WindowPlan {
             reversed: true,
@@ -486,14 +499,26 @@ fn only_what_changed_is_emitted() {
                 "+ 1 1 10 a true\n+ 1 2 20 a true\n+ 1 3 30 a true\n+ 2 1 5 a true",
                 "+ 1 1 10 a true NULL\n+ 1 2 20 a true 10\n+ 1 3 30 a true 20\n+ 2 1 5 a true NULL",
             ),
-            ("- 1 2 20 a true", "- 1 2 20 a true 10\n+ 1 3 30 a true 10\n- 1 3 30 a true 20"),
+            (
+                "- 1 2 20 a true",
+                "- 1 2 20 a true 10\n+ 1 3 30 a true 10\n- 1 3 30 a true 20",
+            ),
             ("+ 1 9 90 a true", "+ 1 9 90 a true 30"),
         ],
     );
     run(
-        vec![agg(AggFunc::Max, Some(2), FrameUnit::Rows, Bound::Unbounded, Bound::Unbounded)],
+        vec![agg(
+            AggFunc::Max,
+            Some(2),
+            FrameUnit::Rows,
+            Bound::Unbounded,
+            Bound::Unbounded,
+        )],
         &[
-            ("+ 1 1 10 a true\n+ 1 2 20 a true", "+ 1 1 10 a true 20\n+ 1 2 20 a true 20"),
+            (
+                "+ 1 1 10 a true\n+ 1 2 20 a true",
+                "+ 1 1 10 a true 20\n+ 1 2 20 a true 20",
+            ),
             ("+ 1 3 15 a true", "+ 1 3 15 a true 20"),
             (
                 "- 1 2 20 a true",
@@ -527,7 +552,13 @@ fn a_change_costs_what_it_reaches() {
     let middle = line('-', 15_000, 1500) + &line('+', 15_001, 1500);
     let end = line('+', 40_000, 7);
     for call in around.iter().chain(&running).chain(&whole) {
-        let output = schema(&types.iter().cloned().chain([output_type(call, &types)]).collect::<Vec<_>>());
+        let output = schema(
+            &types
+                .iter()
+                .cloned()
+                .chain([output_type(call, &types)])
+                .collect::<Vec<_>>(),
+        );
         let plan = plan(vec![0], vec![key(1, false, false)], vec![call.clone()]);
         let mut op = Window::new(&plan, &input, &output).unwrap();
         step(&mut op, true, vec![(0, table(&input, &all))]);

@@ -29,7 +29,9 @@ pub fn shifted(values: &ArrayRef, by: Distance, minus: bool) -> Result<ArrayRef>
         }
         (DataType::Decimal128(..), Distance::Exact(units)) => {
             let units = sign(units);
-            let sums: Decimal128Array = values.as_primitive::<Decimal128Type>().unary(|v| v.saturating_add(units));
+            let sums: Decimal128Array = values
+                .as_primitive::<Decimal128Type>()
+                .unary(|v| v.saturating_add(units));
             Arc::new(sums.with_data_type(values.data_type().clone()))
         }
         (DataType::Decimal256(..), Distance::Exact(units)) => {
@@ -53,7 +55,9 @@ pub fn shifted(values: &ArrayRef, by: Distance, minus: bool) -> Result<ArrayRef>
             timestamps(values, IntervalMonthDayNano::new(months, days, nanoseconds), minus)?
         }
         (other, by) => {
-            return Err(RuntimeError::internal(format!("{by:?} is no distance of values of type {other}")));
+            return Err(RuntimeError::internal(format!(
+                "{by:?} is no distance of values of type {other}"
+            )));
         }
     })
 }

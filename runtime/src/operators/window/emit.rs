@@ -138,8 +138,11 @@ impl Window {
             return Ok(differ);
         }
         let before = |slot: &u32| self.partitions[*slot as usize].touched.as_ref().and_then(|t| t.whole);
-        let known: Vec<(usize, (usize, usize))> =
-            slots.iter().enumerate().filter_map(|(i, slot)| Some((i, before(slot)?))).collect();
+        let known: Vec<(usize, (usize, usize))> = slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, slot)| Some((i, before(slot)?)))
+            .collect();
         if known.is_empty() {
             return Ok(differ);
         }
@@ -268,7 +271,10 @@ impl Window {
         columns: &[ArrayRef],
         [old, new]: &[Vec<ArrayRef>; 2],
     ) -> Result<Option<Delta>> {
-        let (at_old, at_new) = (UInt32Array::from(pairs.old.clone()), UInt32Array::from(pairs.new.clone()));
+        let (at_old, at_new) = (
+            UInt32Array::from(pairs.old.clone()),
+            UInt32Array::from(pairs.new.clone()),
+        );
         let mut same = BooleanBuffer::new_set(pairs.items.len());
         for (old, new) in old.iter().zip(new) {
             same = &same & &unchanged(&take(old, &at_old, None)?, &take(new, &at_new, None)?)?;
@@ -349,11 +355,18 @@ impl Window {
             marks.remove(place);
         }
         for (at, base) in bases {
-            let place = if *at == piece.advance_to { to } else { items.get(*at).map(|i| &i.entry) };
+            let place = if *at == piece.advance_to {
+                to
+            } else {
+                items.get(*at).map(|i| &i.entry)
+            };
             let Some(place) = place.filter(|place| **place > from) else {
                 continue;
             };
-            let before = marks.range::<Entry, _>(..place).next_back().map_or(0, |(_, base)| base.rows);
+            let before = marks
+                .range::<Entry, _>(..place)
+                .next_back()
+                .map_or(0, |(_, base)| base.rows);
             if base.rows >= before + MARK_ROWS as i64 || marks.contains_key(place) {
                 marks.insert(Arc::clone(place), base.clone());
             }

@@ -122,7 +122,11 @@ impl Side {
 
     /// The rows of an item within its piece.
     fn rows_of(&self, item: usize, end: usize) -> Range<u32> {
-        let next = if item + 1 == end { self.first[end] } else { self.first[item + 1] };
+        let next = if item + 1 == end {
+            self.first[end]
+        } else {
+            self.first[item + 1]
+        };
         self.first[item]..next
     }
 
@@ -180,9 +184,12 @@ impl Evaluation<'_> {
         let bases = || self.pieces.iter().map(|p| &p.base[which]);
         let numbers = |f: &dyn Fn(&Piece, &Part, u32) -> i64| -> Vec<i64> {
             let pairs = self.pieces.iter().zip(&side.parts);
-            pairs.flat_map(|(piece, part)| part.body.clone().map(move |row| f(piece, part, row))).collect()
+            pairs
+                .flat_map(|(piece, part)| part.body.clone().map(move |row| f(piece, part, row)))
+                .collect()
         };
-        let row_number = |piece: &Piece, part: &Part, row: u32| piece.base[which].rows + i64::from(row - part.rows.start);
+        let row_number =
+            |piece: &Piece, part: &Part, row: u32| piece.base[which].rows + i64::from(row - part.rows.start);
         let rank = |piece: &Piece, part: &Part, row: u32| {
             row_number(piece, part, side.group_rows(side.group[row as usize] as usize).0)
         };
@@ -205,9 +212,8 @@ impl Evaluation<'_> {
                 ratio(ranks.into_iter().zip(totals()).map(|(r, t)| (r, t - 1)).collect())
             }
             WindowFunc::CumeDist => {
-                let ends = numbers(&|p, part, row| {
-                    row_number(p, part, side.group_rows(side.group[row as usize] as usize).1)
-                });
+                let ends =
+                    numbers(&|p, part, row| row_number(p, part, side.group_rows(side.group[row as usize] as usize).1));
                 ratio(ends.into_iter().zip(totals()).collect())
             }
             WindowFunc::Ntile(n) => {
@@ -400,7 +406,12 @@ impl Evaluation<'_> {
     ) -> Result<Vec<Vec<(usize, Base)>>> {
         let inputs = running
             .iter()
-            .map(|agg| Ok((agg.arg.map(|c| self.values(side, c)).transpose()?, self.filter(side, agg)?)))
+            .map(|agg| {
+                Ok((
+                    agg.arg.map(|c| self.values(side, c)).transpose()?,
+                    self.filter(side, agg)?,
+                ))
+            })
             .collect::<Result<Vec<_>>>()?;
         let mut all = Vec::with_capacity(self.pieces.len());
         for (piece, part) in self.pieces.iter().zip(&side.parts) {
@@ -514,7 +525,8 @@ pub fn encode_far(
 }
 
 fn argument(agg: &AggCall) -> Result<usize> {
-    agg.arg.ok_or_else(|| RuntimeError::internal("an aggregate lacks its argument"))
+    agg.arg
+        .ok_or_else(|| RuntimeError::internal("an aggregate lacks its argument"))
 }
 
 /// The bucket of the row after `before` others, of `total` rows in `n` buckets as even as can be, the larger ones first.

@@ -13,10 +13,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Marks;
 use super::evaluate::{Base, Piece};
 use super::shape::Shape;
 use super::walk::{Both, Entry, Far, Item, Journal, Walker, key_part};
-use super::Marks;
 use crate::{Result, RuntimeError};
 
 /// Rows of a piece, about.
@@ -48,14 +48,8 @@ pub struct Job {
     settled: Option<(Entry, Base)>,
     /// Where the next one's reach begins: which one, and the place.
     reach: Option<(usize, Entry)>,
-    at: At,
-}
-
-enum At {
-    /// In front of the next change's reach.
-    Apart,
-    /// In a body.
-    Within(Body),
+    /// The body that the last piece did not end; nothing: in front of the next change's reach.
+    within: Option<Box<Body>>,
 }
 
 #[derive(Clone)]
@@ -119,7 +113,7 @@ impl Job {
             next: 0,
             settled: None,
             reach: None,
-            at: At::Apart,
+            within: None,
         }
     }
 
@@ -163,7 +157,9 @@ impl Job {
         let (position, base) = if !around.shape.running {
             (Some(Arc::clone(&context)), Base::default())
         } else {
-            let mark = around.marks.and_then(|marks| marks.range::<Entry, _>(..=&context).next_back());
+            let mark = around
+                .marks
+                .and_then(|marks| marks.range::<Entry, _>(..=&context).next_back());
             match (mark, self.settled.take()) {
                 (mark, Some((place, base))) if mark.is_none_or(|(mark, _)| *mark <= place) => (Some(place), base),
                 (Some((place, base)), _) => (Some(Arc::clone(place)), base.clone()),
@@ -186,12 +182,12 @@ impl Job {
     /// # Errors
     /// Damaged entries.
     pub fn next_piece(&mut self, around: Around<'_>, items: &mut Vec<Item>) -> Result<Option<(Piece, Ending)>> {
-        let body = match std::mem::replace(&mut self.at, At::Apart) {
-            At::Apart => match self.begin(around)? {
+        let body = match self.within.take() {
+            Some(body) => *body,
+            None => match self.begin(around)? {
                 Some(body) => body,
                 None => return Ok(None),
             },
-            At::Within(body) => body,
         };
         let start = items.len();
         let cut = self.collect(around, body, items)?;
@@ -325,17 +321,17 @@ impl Job {
         if let Some(base) = base {
             body.base = base;
         }
-        let balanced = !running || ending.quiet && body.base[0] == body.base[1] && !(shape.heads > 0 && self.heads_differ());
+        let balanced =
+            !running || ending.quiet && body.base[0] == body.base[1] && !(shape.heads > 0 && self.heads_differ());
         if ending.closed && balanced {
             self.settled = body.position.take().map(|place| (place, body.base[0].clone()));
-            self.at = At::Apart;
             return Ok(self.next < self.changed.len());
         }
         if ending.closed {
             body.last_budget = (body.last_budget * 2).clamp(FIRST_ROWS, PIECE_ROWS);
             body.budget = body.last_budget;
         }
-        self.at = At::Within(body);
+        self.within = Some(Box::new(body));
         Ok(true)
     }
 }

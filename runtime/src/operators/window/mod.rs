@@ -192,7 +192,10 @@ impl Window {
             .iter()
             .map(|key| {
                 let options = SortOptions::new(key.desc, key.nulls_first);
-                Ok(SortField::new_with_options(sortable_type(&data_type(key.column)?), options))
+                Ok(SortField::new_with_options(
+                    sortable_type(&data_type(key.column)?),
+                    options,
+                ))
             })
             .collect::<Result<Vec<_>>>()?;
         let order = (!order.is_empty()).then(|| RowConverter::new(order)).transpose()?;
@@ -282,7 +285,8 @@ impl Window {
 
     /// Sort columns at the far ends of distances, the farthest one.
     fn far(&self, key: &[u8], distances: &[Distance], towards_front: bool) -> Result<Option<Vec<u8>>> {
-        let (Some(order), Some(parser), [sort]) = (&self.order, &self.order_parser, self.plan.order_by.as_slice()) else {
+        let (Some(order), Some(parser), [sort]) = (&self.order, &self.order_parser, self.plan.order_by.as_slice())
+        else {
             return Err(RuntimeError::internal("a range without a sort column"));
         };
         let columns = order.convert_rows([parser.parse(key)])?;
@@ -432,7 +436,8 @@ impl Window {
             codec::join_key(&mut prefix, &key, &[]);
             scan.seek(0, self.index.vnode(slot), &prefix, None)?;
             while let Some((entry, value)) = scan.next_entry()? {
-                self.entries.restore(slot, Arc::from(entry), Reader::open(value)?.0.i64()?);
+                self.entries
+                    .restore(slot, Arc::from(entry), Reader::open(value)?.0.i64()?);
             }
         }
         Ok(())
@@ -483,7 +488,8 @@ impl Window {
             let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
             self.scratch.clear();
             self.scratch.extend_from_slice(key);
-            self.scratch.extend_from_slice(rows.as_ref().map_or(&[][..], |r| r.row(i).data()));
+            self.scratch
+                .extend_from_slice(rows.as_ref().map_or(&[][..], |r| r.row(i).data()));
             self.scratch.extend_from_slice(&(key.len() as u32).to_be_bytes());
             let diff = delta.diff(i);
             let (before, _) = self.entries.add(slot, &self.scratch, diff);

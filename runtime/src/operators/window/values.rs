@@ -223,7 +223,12 @@ pub fn lists(
         let nulls = lengths.iter().map(|n| *n > 0).collect();
         let field = Arc::new(Field::new("item", values.data_type().clone(), true));
         let offsets = OffsetBuffer::from_lengths(lengths);
-        return Ok(Arc::new(ListArray::try_new(field, offsets, pick(values, rows)?, Some(nulls))?));
+        return Ok(Arc::new(ListArray::try_new(
+            field,
+            offsets,
+            pick(values, rows)?,
+            Some(nulls),
+        )?));
     };
     let texts = cast(values, &DataType::Utf8)?;
     let texts = texts.as_string::<i32>();

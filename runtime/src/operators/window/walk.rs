@@ -226,7 +226,11 @@ impl Walker {
                     self.bound = Some(far(key_part(origin)?, &reach.distances, !self.forward)?);
                 }
                 if let Some(Some(bound)) = &self.bound {
-                    taken = if self.forward { key <= bound.as_slice() } else { key >= bound.as_slice() };
+                    taken = if self.forward {
+                        key <= bound.as_slice()
+                    } else {
+                        key >= bound.as_slice()
+                    };
                 }
             }
         }
