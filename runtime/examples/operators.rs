@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::logical_expr::Operator as Op;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, lit};
-use levee_planner::plan::{AggCall, AggFunc, JoinKind, SortKey};
+use levee_planner::plan::{AggCall, AggFunc, Bound, Frame, FrameUnit, JoinKind, SortKey, WindowCall, WindowFunc};
 use levee_runtime::Delta;
 use levee_runtime::hash::hash_columns;
 use levee_runtime::operators::aggregate::Aggregate;
@@ -22,6 +22,7 @@ use levee_runtime::operators::eval::Evaluator;
 use levee_runtime::operators::join::{Join, JoinPlan};
 use levee_runtime::operators::map::Map;
 use levee_runtime::operators::topn::{TopN, TopNPlan};
+use levee_runtime::operators::window::{Window, WindowPlan};
 use levee_runtime::operators::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter};
 
 const BATCH: usize = 8192;
@@ -33,12 +34,13 @@ fn main() {
     println!("| path | rows/s in | rows out | state MB | snapshot entries/s |");
     println!("| --- | --- | --- | --- | --- |");
     type Bench = (&'static str, fn(&str));
-    let benches: [Bench; 5] = [
+    let benches: [Bench; 6] = [
         ("hash", hashes),
         ("map", maps),
         ("aggregate", aggregates),
         ("join", joins),
         ("top-N", topns),
+        ("window", windows),
     ];
     for (name, bench) in benches {
         if filter.is_empty() || name.contains(&filter) {
@@ -328,6 +330,56 @@ fn topns(name: &str) {
                     &[(0, with_retractions(&deltas))],
                 );
             }
+        }
+    }
+}
+
+fn windows(name: &str) {
+    let input = bid_schema();
+    let fields = input.fields().iter().cloned();
+    let result = Arc::new(Field::new("result", DataType::Int64, true));
+    let schema: SchemaRef = Arc::new(Schema::new(fields.chain([result]).collect::<Vec<_>>()));
+    let call = |func, frame| WindowCall { func, frame };
+    let lag = WindowFunc::Lag {
+        value: 2,
+        offset: 1,
+        default: None,
+    };
+    let count = || WindowFunc::Aggregate(AggCall::new(AggFunc::Count, None));
+    let running = Frame {
+        start: Bound::Unbounded,
+        unit: FrameUnit::Groups,
+        end: Bound::Offset(0),
+    };
+    let ten = Frame {
+        unit: FrameUnit::Rows,
+        start: Bound::Offset(-9),
+        end: Bound::Offset(0),
+    };
+    for (what, call) in [
+        ("row_number", call(WindowFunc::RowNumber, Frame::WHOLE)),
+        ("lag", call(lag, Frame::WHOLE)),
+        ("running count", call(count(), running)),
+        ("count of 10 rows", call(count(), ten)),
+        ("count of the partition", call(count(), Frame::WHOLE)),
+    ] {
+        for keys in [100_000, 10] {
+            let plan = WindowPlan {
+                partition_by: vec![0],
+                order_by: vec![SortKey {
+                    column: 4,
+                    desc: false,
+                    nulls_first: false,
+                }],
+                reversed: false,
+                calls: vec![call.clone()],
+            };
+            if what == "count of the partition" && keys == 10 {
+                // Every row of a partition changes with every step.
+                continue;
+            }
+            let mut op = Window::new(&plan, &input, &schema).expect("window");
+            feed(&format!("{name} {what}, {keys} partitions"), &mut op, &[(0, bids(keys, 1_000_000))]);
         }
     }
 }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Only calls that look at single rows get such sort keys: groups of equal rows stay what they are for `rank` or a RANGE frame. Where a
-//! frame of ROWS says the same as one of RANGE or GROUPS, it is that one then. `last_value`, `nth_value` and lists over a RANGE or GROUPS
-//! frame that ends within the partition are left as they are.
+//! frame of ROWS says the same as one of RANGE or GROUPS, it is that one then; the last of a group of equal rows is the last of a partition
+//! of those. `nth_value` and lists over a RANGE or GROUPS frame that is bounded are left as they are.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -207,6 +207,15 @@ fn looks_at_rows(function: &mut WindowFunction) -> bool {
     }
     if name == "last_value" && end_open && start_in_front {
         params.window_frame = rows(WindowFrameBound::CurrentRow, open_end());
+        return true;
+    }
+    let starts_here = matches!(frame.start_bound, WindowFrameBound::CurrentRow);
+    let ends_here = matches!(frame.end_bound, WindowFrameBound::CurrentRow);
+    if name == "first_value" && starts_here && end_behind || name == "last_value" && ends_here && start_in_front {
+        // The row is one of those that ORDER BY leaves equal to the own one.
+        let peers = std::mem::take(&mut params.order_by);
+        params.partition_by.extend(peers.into_iter().map(|key| key.expr));
+        params.window_frame = rows(open_start(), open_end());
         return true;
     }
     false
