@@ -379,7 +379,11 @@ fn windows(name: &str) {
                 continue;
             }
             let mut op = Window::new(&plan, &input, &schema).expect("window");
-            feed(&format!("{name} {what}, {keys} partitions"), &mut op, &[(0, bids(keys, 1_000_000))]);
+            feed(
+                &format!("{name} {what}, {keys} partitions"),
+                &mut op,
+                &[(0, bids(keys, 1_000_000))],
+            );
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn unary(op: UnaryOperator, operand: Expr) -> Expr {
 }
 
 /// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down. DataFusion takes offsets only as plain
-/// numbers and texts.
+/// numbers and intervals.
 pub(super) fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
     let Some(frame) = &mut spec.window_frame else { return };
     let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
@@ -59,7 +59,13 @@ pub(super) fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
             && matches!(data_type, ast::DataType::Interval { .. })
             && matches!(expr.as_ref(), Expr::Value(_))
         {
-            **e = expr.as_ref().clone();
+            *e = Box::new(Expr::Interval(ast::Interval {
+                value: Box::new(expr.as_ref().clone()),
+                leading_field: None,
+                leading_precision: None,
+                last_field: None,
+                fractional_seconds_precision: None,
+            }));
         } else if let Expr::Value(v) = e.as_mut()
             && let Value::Number(_, plain) = &mut v.value
         {
