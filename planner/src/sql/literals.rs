@@ -59,13 +59,13 @@ pub(super) fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
             && matches!(data_type, ast::DataType::Interval { .. })
             && matches!(expr.as_ref(), Expr::Value(_))
         {
-            *e = Box::new(Expr::Interval(ast::Interval {
-                value: Box::new(expr.as_ref().clone()),
+            **e = Expr::Interval(ast::Interval {
+                value: expr.clone(),
                 leading_field: None,
                 leading_precision: None,
                 last_field: None,
                 fractional_seconds_precision: None,
-            }));
+            });
         } else if let Expr::Value(v) = e.as_mut()
             && let Value::Number(_, plain) = &mut v.value
         {
