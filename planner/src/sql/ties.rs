@@ -16,10 +16,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, Result as DfResult, ScalarValue};
+use datafusion::common::{Column, Result as DfResult, ScalarValue};
 use datafusion::logical_expr::expr::{Sort, WindowFunction, WindowFunctionDefinition};
 use datafusion::logical_expr::logical_plan::Window;
-use datafusion::logical_expr::{Expr, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits};
+use datafusion::logical_expr::{Expr, LogicalPlan, Projection, WindowFrame, WindowFrameBound, WindowFrameUnits};
 
 use super::errors::map_df_error;
 use super::{Binder, CatalogTable};
@@ -54,14 +54,8 @@ impl Binder {
             return Ok(Transformed::yes(node));
         };
         let ties = self.ties(&window.input, named, all);
-        let schema = window.input.schema();
-        let exprs = window
-            .window_expr
-            .iter()
-            .map(|e| settled(e, &ties, schema))
-            .collect::<DfResult<Vec<_>>>()?;
-        let window = Window::try_new(exprs, Arc::clone(&window.input))?;
-        Ok(Transformed::yes(LogicalPlan::Window(window)))
+        let exprs = window.window_expr.iter().map(|e| settled(e, &ties));
+        regrouped(exprs.collect(), &window).map(Transformed::yes)
     }
 
     /// The columns that decide, up to a key.
@@ -97,6 +91,14 @@ impl Binder {
             LogicalPlan::Filter(filter) => self.key(&filter.input),
             LogicalPlan::SubqueryAlias(alias) => self.key(&alias.input),
             LogicalPlan::Window(window) => self.key(&window.input),
+            LogicalPlan::Projection(projection) => {
+                let place = |c: &usize| {
+                    let (qualifier, field) = projection.input.schema().qualified_field(*c);
+                    let column = Expr::Column(Column::new(qualifier.cloned(), field.name()));
+                    projection.expr.iter().position(|e| *bare(e) == column)
+                };
+                self.key(&projection.input)?.iter().map(place).collect()
+            }
             _ => None,
         }
     }
@@ -123,17 +125,51 @@ fn name_columns(node: &LogicalPlan, named: &mut HashSet<Column>) -> DfResult<()>
     Ok(())
 }
 
-fn settled(expr: &Expr, ties: &[Expr], schema: &DFSchema) -> DfResult<Expr> {
+/// All calls of one node have one partition and order: calls that do not any more get nodes of their own, those with most keys first, as
+/// rows sorted by those are sorted for the others too.
+fn regrouped(exprs: Vec<Expr>, window: &Window) -> DfResult<LogicalPlan> {
+    let mut groups: Vec<(Vec<Expr>, Vec<Sort>, Vec<Expr>)> = Vec::new();
+    for expr in exprs {
+        let (partition_by, order_by) = match bare(&expr) {
+            Expr::WindowFunction(f) => (f.params.partition_by.clone(), f.params.order_by.clone()),
+            _ => (Vec::new(), Vec::new()),
+        };
+        match groups.iter_mut().find(|g| g.0 == partition_by && g.1 == order_by) {
+            Some(group) => group.2.push(expr),
+            None => groups.push((partition_by, order_by, vec![expr])),
+        }
+    }
+    let one = groups.len() == 1;
+    groups.sort_by_key(|(partition_by, order_by, _)| std::cmp::Reverse(partition_by.len() + order_by.len()));
+    let mut plan = Arc::clone(&window.input);
+    for (_, _, exprs) in groups {
+        plan = Arc::new(LogicalPlan::Window(Window::try_new(exprs, plan)?));
+    }
+    if one {
+        return Ok(Arc::unwrap_or_clone(plan));
+    }
+    let columns = window.schema.columns().into_iter().map(Expr::Column).collect();
+    Ok(LogicalPlan::Projection(Projection::try_new(columns, plan)?))
+}
+
+fn bare(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Alias(alias) => bare(&alias.expr),
+        plain => plain,
+    }
+}
+
+fn settled(expr: &Expr, ties: &[Expr]) -> Expr {
     let (call, name) = match expr {
         Expr::Alias(alias) => (alias.expr.as_ref(), alias.name.clone()),
         plain => (plain, plain.schema_name().to_string()),
     };
     let Expr::WindowFunction(function) = call else {
-        return Ok(expr.clone());
+        return expr.clone();
     };
     let mut function = function.clone();
     if !looks_at_rows(&mut function) {
-        return Ok(expr.clone());
+        return expr.clone();
     }
     let params = &mut function.params;
     for tie in ties {
@@ -142,11 +178,7 @@ fn settled(expr: &Expr, ties: &[Expr], schema: &DFSchema) -> DfResult<Expr> {
             params.order_by.push(Sort::new(tie.clone(), true, true));
         }
     }
-    debug_assert!(
-        ties.iter()
-            .all(|t| matches!(t, Expr::Column(c) if schema.has_column(c)))
-    );
-    Ok(Expr::WindowFunction(function).alias(name))
+    Expr::WindowFunction(function).alias(name)
 }
 
 /// Whether the result depends on the order of rows that ORDER BY leaves equal; then the frame is one that more sort keys leave as it is.

@@ -16,10 +16,10 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, SchemaRef, TimeUnit, i256};
-use datafusion::common::ScalarValue;
+use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionDefinition};
 use datafusion::logical_expr::logical_plan::Window;
-use datafusion::logical_expr::{Expr, WindowFrame, WindowFrameBound, WindowFrameUnits};
+use datafusion::logical_expr::{Expr, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits};
 use datafusion::physical_expr::expressions::{CastExpr, Literal};
 
 use super::{Lowering, aggregate, arrow_schema, compile, field_of, name_of, place_of, project, unsupported};
@@ -38,12 +38,14 @@ struct Placed {
 impl Lowering<'_> {
     /// Window functions.
     pub(super) fn window(&self, window: &Window) -> Result<Rel> {
+        let schema = arrow_schema(&window.schema);
+        let nodes = independent(window);
+        let window = nodes.last().copied().unwrap_or(window);
         let input = self.lower(&window.input)?;
         let base = input.width();
-        let schema = arrow_schema(&window.schema);
         let mut columns = input.columns();
-        let mut placed = Vec::with_capacity(window.window_expr.len());
-        for expr in &window.window_expr {
+        let mut placed = Vec::new();
+        for expr in nodes.iter().rev().flat_map(|node| &node.window_expr) {
             placed.push(place(expr, window, &input.schema, &mut columns)?);
         }
         settle_orders(&mut placed, base);
@@ -105,6 +107,32 @@ impl Lowering<'_> {
         }
         outputs(rel, base, &places, &schema)
     }
+}
+
+/// Nodes that follow each other, the upper ones first, of which none reads another's results. A `row_number()` that stands alone may be limited
+/// by what is above, so it keeps to itself.
+fn independent(window: &Window) -> Vec<&Window> {
+    let mut nodes = vec![window];
+    let alone = |node: &Window| match node.window_expr.as_slice() {
+        [only] => match &only.clone().unalias_nested().data {
+            Expr::WindowFunction(f) => {
+                matches!(&f.fun, WindowFunctionDefinition::WindowUDF(f) if f.name() == "row_number")
+            }
+            _ => false,
+        },
+        _ => false,
+    };
+    while let Some(node) = nodes.last().copied()
+        && !alone(window)
+        && let LogicalPlan::Window(below) = node.input.as_ref()
+        && nodes.iter().flat_map(|n| &n.window_expr).all(|e| {
+            let known = |c: &&Column| below.input.schema().has_column(c);
+            e.column_refs().iter().all(known)
+        })
+    {
+        nodes.push(below);
+    }
+    nodes
 }
 
 /// The node's columns: those of its input, then the calls' results.
