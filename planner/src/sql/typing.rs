@@ -33,6 +33,7 @@ pub(super) struct PgExprPlanner {
 
 impl ExprPlanner for PgExprPlanner {
     fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> DfResult<PlannerResult<RawBinaryExpr>> {
+        crate::interrupt::check().map_err(external)?;
         if let BinaryOperator::PGCustomBinaryOperator(parts) = &raw.op {
             if parts == &TYPED {
                 return type_expr(raw.left, schema).map(PlannerResult::Planned);

@@ -9,12 +9,96 @@ use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, Result as DfResult};
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Union};
-use sqlparser::ast::{Query, SetExpr};
+use sqlparser::ast::{Query, SetExpr, SetOperator, SetQuantifier, Values};
 
 use super::functions::external;
 use super::operators::{Typed, cast_expr, common_type, df, is_text, is_unknown};
 use super::typing::castable;
-use crate::PlanError;
+use crate::{PlanError, Result};
+
+/// Set operations that may stand below each other.
+const DEPTH_MAX: usize = 200;
+
+/// `((a ∪ b) ∪ c) ∪ d` as `(a ∪ b) ∪ (c ∪ d)`, for each chain of UNION, of UNION ALL and of INTERSECT at the top of a body.
+///
+/// # Errors
+/// 54001 for a chain of alternating operations.
+pub(super) fn balance(body: &mut SetExpr) -> Result<()> {
+    // From the outermost chain inwards; each ends where another operation stands.
+    let mut outer: Vec<(SetOperator, SetQuantifier, Vec<SetExpr>)> = Vec::new();
+    let mut rest = take(body);
+    while let SetExpr::SetOperation {
+        op,
+        set_quantifier,
+        left,
+        right,
+    } = rest
+    {
+        match outer.last_mut() {
+            Some((o, q, branches)) if continues(*o, *q, op, set_quantifier) => branches.push(*right),
+            _ => outer.push((op, set_quantifier, vec![*right])),
+        }
+        rest = *left;
+    }
+    if outer.len() > DEPTH_MAX {
+        return Err(super::parse::too_deep());
+    }
+    for (op, quantifier, mut branches) in outer.into_iter().rev() {
+        branches.push(rest);
+        branches.reverse();
+        rest = tree(op, quantifier, &mut branches);
+    }
+    *body = rest;
+    Ok(())
+}
+
+fn take(body: &mut SetExpr) -> SetExpr {
+    std::mem::replace(
+        body,
+        SetExpr::Values(Values {
+            explicit_row: false,
+            value_keyword: false,
+            rows: Vec::new(),
+        }),
+    )
+}
+
+/// Is `left` part of the chain whose outermost operation is `op`? What is distinct in the end may be repeated before.
+fn continues(op: SetOperator, q: SetQuantifier, left: SetOperator, left_q: SetQuantifier) -> bool {
+    let distinct = |q| matches!(q, SetQuantifier::Distinct | SetQuantifier::None);
+    match (op, left) {
+        (SetOperator::Union, SetOperator::Union) => {
+            (distinct(q) && (distinct(left_q) || left_q == SetQuantifier::All))
+                || (q == SetQuantifier::All && left_q == SetQuantifier::All)
+        }
+        (SetOperator::Intersect, SetOperator::Intersect) => distinct(q) && distinct(left_q),
+        _ => false,
+    }
+}
+
+fn tree(op: SetOperator, quantifier: SetQuantifier, branches: &mut Vec<SetExpr>) -> SetExpr {
+    let second = branches.split_off(branches.len().div_ceil(2));
+    let inner = if op == SetOperator::Union {
+        SetQuantifier::All
+    } else {
+        quantifier
+    };
+    let [left, right] = [std::mem::take(branches), second].map(|mut half| {
+        Box::new(match half.pop() {
+            Some(last) if half.is_empty() => last,
+            last => {
+                half.extend(last);
+                tree(op, inner, &mut half)
+            }
+        })
+    });
+    SetExpr::SetOperation {
+        op,
+        set_quantifier: quantifier,
+        left,
+        right,
+    }
+}
 
 /// Does a query unite others, at its top?
 pub(super) fn has_set_operation(q: &Query) -> bool {
@@ -31,7 +115,15 @@ pub(super) fn has_set_operation(q: &Query) -> bool {
 /// Gives every union the common types of its branches, and what stands above it a schema that says so.
 pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let mut changed = false;
-    let plan = plan.transform_up(|node| match node {
+    let plan = plan.transform_down(|node| match node {
+        LogicalPlan::Union(u) if u.inputs.iter().any(|i| matches!(i.as_ref(), LogicalPlan::Union(_))) => {
+            let mut inputs = Vec::with_capacity(u.inputs.len());
+            flatten(u, &mut inputs);
+            Union::try_new_with_loose_types(inputs).map(|u| Transformed::yes(LogicalPlan::Union(u)))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    let plan = plan.data.transform_up(|node| match node {
         LogicalPlan::Union(u) => {
             let node = union(u)?;
             changed |= node.transformed;
@@ -41,6 +133,16 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
         other => Ok(Transformed::no(other)),
     })?;
     Ok(plan.data)
+}
+
+/// The branches of a union and of those that are its branches.
+fn flatten(u: Union, inputs: &mut Vec<Arc<LogicalPlan>>) {
+    for input in u.inputs {
+        match Arc::unwrap_or_clone(input) {
+            LogicalPlan::Union(u) => flatten(u, inputs),
+            other => inputs.push(Arc::new(other)),
+        }
+    }
 }
 
 fn union(u: Union) -> DfResult<Transformed<LogicalPlan>> {

@@ -288,12 +288,14 @@ impl Session {
         plan: LogicalPlan,
         tables: HashMap<ObjectId, Arc<dyn TableProvider>>,
     ) -> Result<(SessionState, Arc<dyn ExecutionPlan>)> {
-        let plan = Binder::with_providers(plan, &tables)?;
         let state = binder.session_state();
-        let physical = self
-            .guarded(async { Ok(state.create_physical_plan(&plan).await?) })
-            .await?;
-        Ok((state, physical))
+        let runtime = Handle::current();
+        self.planned(move || {
+            let plan = Binder::with_providers(plan, &tables)?;
+            let physical = runtime.block_on(state.create_physical_plan(&plan))?;
+            Ok((state, physical))
+        })
+        .await
     }
 
     /// The relations as a statement sees them: in a REPEATABLE READ block at its epoch, else at the newest common one; a block's own

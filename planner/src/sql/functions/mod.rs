@@ -95,7 +95,7 @@ impl Hash for PgFunction {
 }
 
 /// A planner error inside DataFusion's; [`super::errors::map_df_error`] takes it out again.
-pub(super) fn external(e: PlanError) -> DataFusionError {
+pub(crate) fn external(e: PlanError) -> DataFusionError {
     DataFusionError::External(Box::new(e))
 }
 
