@@ -3,9 +3,9 @@
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result as DfResult, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, when};
 
-use super::operators::{Typed, as_decimal, binary, coerce, common_type, df, is_int, is_number};
+use super::operators::{Typed, as_decimal, binary, coerce, common_type, df, has_own_equality, is_int, is_number};
 use super::types::{self, interval};
 use super::typing::{typed, with_args};
 use crate::sql::functions::{arith::decimal_parts, call};
@@ -26,6 +26,15 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
     }
     if let Some(typed) = super::collections::call_typed(&name, &args) {
         return df(typed);
+    }
+    if name == "nullif"
+        && let [a, b] = args.as_slice()
+        && let Ok(target) = common_type(&[a.ty.clone(), b.ty.clone()], "NULLIF")
+        && has_own_equality(&target)
+    {
+        let value = df(coerce(a.clone(), &target))?;
+        let equal = df(binary(a.clone(), Operator::Eq, b.clone()))?;
+        return when(equal, Expr::Literal(ScalarValue::try_from(&target)?, None)).otherwise(value);
     }
     let args = match name.as_str() {
         "coalesce" | "greatest" | "least" => unify(args, &name.to_uppercase())?,

@@ -54,6 +54,7 @@ mod sinks;
 mod sources;
 mod state;
 mod statement;
+mod subqueries;
 mod subscripts;
 mod syntax;
 mod table;

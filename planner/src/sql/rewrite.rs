@@ -194,12 +194,6 @@ fn prepare_body(body: &mut SetExpr) -> Result<()> {
             }
             Ok(())
         }
-        SetExpr::SetOperation {
-            op: op @ (ast::SetOperator::Except | ast::SetOperator::Intersect),
-            set_quantifier: ast::SetQuantifier::All,
-            ..
-        } => Err(PlanError::unsupported(format!("{op} ALL is not supported"))
-            .hint("Number equal rows with row_number() OVER (PARTITION BY …) on both sides, and leave ALL out.")),
         SetExpr::SetOperation { left, right, .. } => {
             prepare_body(left)?;
             prepare_body(right)
@@ -218,7 +212,6 @@ fn prepare_select(s: &mut Select) -> Result<()> {
             PlanError::unsupported("SELECT … INTO is not supported").hint("Use CREATE TABLE and INSERT … SELECT.")
         );
     }
-    super::merged::columns(s)?;
     name_columns(s);
     if let Some(e) = s.selection.take() {
         s.selection = Some(condition(e, "WHERE"));

@@ -1,4 +1,11 @@
-//! Column types of UNION: PostgreSQL's common type of the branches, settled before anything above is typed.
+//! Set operations: PostgreSQL's common type of the branches, settled before anything above is typed; and ALL of INTERSECT and EXCEPT.
+//!
+//! INTERSECT ALL keeps the smaller, EXCEPT ALL the difference of the numbers of equal rows. To DataFusion both are joins that keep or drop all
+//! of them, so equal rows are numbered on both sides, and the numbers compared too:
+//!
+//! ```text
+//!   a EXCEPT ALL b  →  π (#(a) ▷ #(b)),  #(r) = r with row_number() OVER (PARTITION BY all columns)
+//! ```
 //!
 //! DataFusion lets a union have its first branch's types until much later. So [`super::derived`] settles those in derived tables, and
 //! the binder what remains at the top of a query.
@@ -7,8 +14,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, Result as DfResult};
-use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, Union};
+use datafusion::common::{Column, NullEquality, Result as DfResult, TableReference};
+use datafusion::functions_window::expr_fn::row_number;
+use datafusion::logical_expr::logical_plan::{Join, JoinType};
+use datafusion::logical_expr::{
+    Cast, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Union,
+};
 use sqlparser::ast::{Query, SetExpr, SetOperator, SetQuantifier, Values};
 
 use super::functions::external;
@@ -129,10 +140,65 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
             changed |= node.transformed;
             Ok(node)
         }
+        LogicalPlan::Join(j) if is_set_operation(&j) => {
+            let node = join(j)?;
+            changed |= node.transformed;
+            Ok(node)
+        }
         other if changed => other.recompute_schema().map(Transformed::yes),
         other => Ok(Transformed::no(other)),
     })?;
     Ok(plan.data)
+}
+
+/// Is the join INTERSECT or EXCEPT? No other compares NULLs as equal.
+fn is_set_operation(j: &Join) -> bool {
+    matches!(j.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
+        && j.null_equality == NullEquality::NullEqualsNull
+        && j.on.len() == j.left.schema().fields().len()
+}
+
+fn join(j: Join) -> DfResult<Transformed<LogicalPlan>> {
+    let name = if j.join_type == JoinType::LeftSemi {
+        "INTERSECT"
+    } else {
+        "EXCEPT"
+    };
+    // Of distinct rows, ALL or not is the same.
+    let (distinct, left) = match j.left.as_ref() {
+        LogicalPlan::Distinct(Distinct::All(input)) => (true, input),
+        _ => (false, &j.left),
+    };
+    let targets = (0..left.schema().fields().len())
+        .map(|i| df(common_type(&[branch_type(left, i), branch_type(&j.right, i)], name)))
+        .collect::<DfResult<Vec<_>>>()?;
+    if distinct && of_types(left, &targets) && of_types(&j.right, &targets) {
+        return Ok(Transformed::no(LogicalPlan::Join(j)));
+    }
+    let names = names_of(left);
+    let left = with_types(left, &targets, &names)?;
+    let right = LogicalPlanBuilder::from(with_types(&j.right, &targets, &names)?)
+        .alias("__set")?
+        .build()?;
+    let columns = left.schema().columns();
+    let (left, right) = if distinct {
+        (LogicalPlanBuilder::from(left).distinct()?.build()?, right)
+    } else {
+        (numbered(left)?, numbered(right)?)
+    };
+    let on = (left.schema().columns(), right.schema().columns());
+    LogicalPlanBuilder::from(left)
+        .join_detailed(right, j.join_type, on, None, NullEquality::NullEqualsNull)?
+        .project(columns.into_iter().map(Expr::Column))?
+        .build()
+        .map(Transformed::yes)
+}
+
+/// Each row with its number among those that are equal to it.
+fn numbered(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let all = plan.schema().columns().into_iter().map(Expr::Column).collect();
+    let number = row_number().partition_by(all).build()?.alias("__set_number");
+    LogicalPlanBuilder::from(plan).window(vec![number])?.build()
 }
 
 /// The branches of a union and of those that are its branches.
@@ -152,41 +218,43 @@ fn union(u: Union) -> DfResult<Transformed<LogicalPlan>> {
         let types: Vec<Option<DataType>> = u.inputs.iter().map(|input| branch_type(input, i)).collect();
         targets.push(df(common_type(&types, "UNION"))?);
     }
-    let same = |input: &LogicalPlan| {
-        input
-            .schema()
-            .fields()
-            .iter()
-            .zip(&targets)
-            .all(|(f, t)| f.data_type() == t)
-    };
-    if u.inputs.iter().all(|i| same(i)) {
+    if u.inputs.iter().all(|i| of_types(i, &targets)) {
         return Ok(Transformed::no(LogicalPlan::Union(u)));
     }
-    let names: Vec<(Option<datafusion::common::TableReference>, String)> =
-        u.schema.iter().map(|(q, f)| (q.cloned(), f.name().clone())).collect();
+    let names: Names = u.schema.iter().map(|(q, f)| (q.cloned(), f.name().clone())).collect();
     let inputs = u
         .inputs
         .iter()
-        .map(|input| {
-            let schema = Arc::clone(input.schema());
-            let exprs = schema
-                .iter()
-                .zip(&targets)
-                .zip(&names)
-                .map(|(((q, f), target), (qualifier, name))| {
-                    let column = Expr::Column(Column::new(q.cloned(), f.name()));
-                    let e = convert(column, f.data_type(), target, branch_literal(input, f.name()))?;
-                    Ok(e.alias_qualified(qualifier.clone(), name))
-                })
-                .collect::<DfResult<Vec<Expr>>>()?;
-            LogicalPlanBuilder::from(input.as_ref().clone())
-                .project(exprs)?
-                .build()
-                .map(Arc::new)
-        })
+        .map(|input| with_types(input, &targets, &names).map(Arc::new))
         .collect::<DfResult<Vec<_>>>()?;
     Union::try_new_with_loose_types(inputs).map(|u| Transformed::yes(LogicalPlan::Union(u)))
+}
+
+type Names = Vec<(Option<TableReference>, String)>;
+
+fn names_of(plan: &LogicalPlan) -> Names {
+    plan.schema().iter().map(|(q, f)| (q.cloned(), f.name().clone())).collect()
+}
+
+fn of_types(input: &LogicalPlan, targets: &[DataType]) -> bool {
+    let fields = input.schema().fields().iter();
+    fields.zip(targets).all(|(f, t)| f.data_type() == t)
+}
+
+/// A branch with columns of these types and names.
+fn with_types(input: &LogicalPlan, targets: &[DataType], names: &Names) -> DfResult<LogicalPlan> {
+    let schema = Arc::clone(input.schema());
+    let exprs = schema
+        .iter()
+        .zip(targets)
+        .zip(names)
+        .map(|(((q, f), target), (qualifier, name))| {
+            let column = Expr::Column(Column::new(q.cloned(), f.name()));
+            let e = convert(column, f.data_type(), target, branch_literal(input, f.name()))?;
+            Ok(e.alias_qualified(qualifier.clone(), name))
+        })
+        .collect::<DfResult<Vec<Expr>>>()?;
+    LogicalPlanBuilder::from(input.clone()).project(exprs)?.build()
 }
 
 /// The type of a branch's column; `None` for a literal without one.

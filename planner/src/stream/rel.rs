@@ -382,7 +382,8 @@ impl Rel {
         })
     }
 
-    fn expand(self, branches: Vec<Branch>, schema: SchemaRef) -> Self {
+    /// Each row once for each branch whose predicate it meets.
+    pub fn expand(self, branches: Vec<Branch>, schema: SchemaRef) -> Self {
         let props = props::expand(&self, branches.len());
         Self {
             op: RelOp::Expand { branches },

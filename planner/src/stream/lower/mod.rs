@@ -4,6 +4,7 @@
 //! Types are the logical plan's. Order is kept only by LIMIT: a stored view has none.
 
 mod aggregate;
+mod grouping;
 mod join;
 mod leaf;
 mod order;
