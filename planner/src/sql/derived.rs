@@ -53,6 +53,14 @@ impl RelationPlanner for DerivedPlanner {
                     Some(alias),
                 ))))
             }
+            TableFactor::UNNEST {
+                alias: Some(alias),
+                array_exprs,
+                ..
+            } => Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
+                super::sets::plan(array_exprs, context)?,
+                Some(alias),
+            )))),
             other => Ok(RelationPlanning::Original(Box::new(other))),
         }
     }

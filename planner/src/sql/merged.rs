@@ -271,6 +271,16 @@ impl Merger<'_> {
         {
             return self.from(table_with_joins);
         }
+        if let Some((table, names)) = super::sets::columns_of(t) {
+            // It may refer to the items before it, and so cannot be planned alone.
+            let shown = |name: String| Shown {
+                value: Expr::CompoundIdentifier(vec![table.clone(), Ident::with_quote('"', &name)]),
+                name,
+                data_type: DataType::Null,
+                merged: false,
+            };
+            return Ok(names.into_iter().map(shown).collect());
+        }
         let table = name_of(t).ok_or_else(|| {
             PlanError::unsupported("a join with USING or NATURAL of an item without a name is not supported")
                 .hint("Give it one with AS.")
@@ -381,7 +391,7 @@ fn column(name: &ObjectName) -> Result<String> {
 }
 
 /// What qualifies the columns of a FROM item.
-fn name_of(t: &TableFactor) -> Option<Vec<Ident>> {
+pub(super) fn name_of(t: &TableFactor) -> Option<Vec<Ident>> {
     match t {
         TableFactor::Table { alias: Some(a), .. }
         | TableFactor::Derived { alias: Some(a), .. }
@@ -389,6 +399,7 @@ fn name_of(t: &TableFactor) -> Option<Vec<Ident>> {
         | TableFactor::Function { alias: Some(a), .. }
         | TableFactor::UNNEST { alias: Some(a), .. }
         | TableFactor::NestedJoin { alias: Some(a), .. } => Some(vec![a.name.clone()]),
+        TableFactor::UNNEST { alias: None, .. } => Some(vec![Ident::new("unnest")]),
         TableFactor::Table { name, .. } | TableFactor::Function { name, .. } => match name.0.last() {
             Some(ObjectNamePart::Identifier(i)) => Some(vec![i.clone()]),
             _ => None,

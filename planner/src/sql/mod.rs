@@ -50,6 +50,7 @@ mod samples;
 mod scopes;
 mod sequences;
 mod session;
+mod sets;
 mod sinks;
 mod sources;
 mod state;

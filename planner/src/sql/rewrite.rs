@@ -99,6 +99,9 @@ impl VisitorMut for Rewriter {
     }
 
     fn pre_visit_table_factor(&mut self, t: &mut TableFactor) -> Flow {
+        if let ControlFlow::Break(e) = flow(super::sets::table_factor(t, self.mode == Mode::Streaming)) {
+            return ControlFlow::Break(e);
+        }
         flow(table_factor(t))
     }
 
@@ -212,6 +215,7 @@ fn prepare_select(s: &mut Select) -> Result<()> {
             PlanError::unsupported("SELECT … INTO is not supported").hint("Use CREATE TABLE and INSERT … SELECT.")
         );
     }
+    super::sets::select(s)?;
     name_columns(s);
     if let Some(e) = s.selection.take() {
         s.selection = Some(condition(e, "WHERE"));
@@ -348,6 +352,18 @@ impl Rewriter {
             } => {
                 if let (Expr::Tuple(l), Expr::Tuple(r)) = (left.as_ref(), right.as_ref()) {
                     *e = row_comparison(l, op, r)?;
+                }
+            }
+            Expr::InList { expr, list, negated } if matches!(expr.as_ref(), Expr::Tuple(_)) => {
+                *e = super::literals::row_in_list(expr, list, *negated)?;
+            }
+            Expr::InSubquery {
+                expr,
+                subquery,
+                negated,
+            } => {
+                if let Expr::Tuple(row) = expr.as_ref() {
+                    *e = super::literals::row_in_subquery(row, subquery, *negated)?;
                 }
             }
             Expr::Cast { expr, .. } => {

@@ -22,7 +22,7 @@ use datafusion::functions_aggregate::count::count_all;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
 use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
+use datafusion::logical_expr::expr::{Case, Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, strip_outer_reference};
 use datafusion::logical_expr::logical_plan::{Aggregate, FetchType, Join, JoinType, Limit, SkipType, Subquery};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -68,12 +68,16 @@ fn has_subquery(e: &Expr) -> bool {
 
 /// Names for columns and relations that no query can have.
 #[derive(Default)]
-struct Names(usize);
+pub(super) struct Names {
+    last: usize,
+    /// Whose rows the subquery that is lifted is asked for.
+    outer: Option<LogicalPlan>,
+}
 
 impl Names {
-    fn next(&mut self, what: &str) -> String {
-        self.0 += 1;
-        format!("__{what}_{}", self.0)
+    pub fn next(&mut self, what: &str) -> String {
+        self.last += 1;
+        format!("__{what}_{}", self.last)
     }
 }
 
@@ -85,18 +89,22 @@ fn joined(node: LogicalPlan, names: &mut Names) -> DfResult<LogicalPlan> {
     let mut input = input.clone();
     let schema = Arc::clone(node.schema());
     let preserver = NamePreserver::new(&node);
-    let in_filter = matches!(node, LogicalPlan::Filter(_));
+    let place = match node {
+        LogicalPlan::Filter(_) => Place::Filter,
+        LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_) => Place::Value,
+        _ => Place::Elsewhere,
+    };
     let mut exprs = Vec::new();
     for e in node.expressions() {
         let name = preserver.save(&e);
-        let e = if in_filter {
+        let e = if place == Place::Filter {
             let parts = split_conjunction_owned(e)
                 .into_iter()
                 .map(|part| condition(part, &mut input, names))
                 .collect::<DfResult<Vec<_>>>()?;
             conjunction(parts).unwrap_or_else(|| lit(true))
         } else {
-            value(e, &mut input, names, false)?
+            value(e, &mut input, names, place)?
         };
         exprs.push(name.restore(e));
     }
@@ -109,20 +117,75 @@ fn joined(node: LogicalPlan, names: &mut Names) -> DfResult<LogicalPlan> {
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
+/// What DataFusion's rules know of the place of a subquery.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// EXISTS may stay, and scalar aggregates.
+    Filter,
+    /// Scalar aggregates may stay.
+    Value,
+    /// Nothing may stay.
+    Elsewhere,
+}
+
 /// A condition under AND in WHERE: IN and EXISTS that stand there alone become semi and anti joins by DataFusion's rules.
 fn condition(e: Expr, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Expr> {
     match e {
         Expr::Not(inner) if matches!(inner.as_ref(), Expr::Exists(_) | Expr::InSubquery(_)) => {
             Ok(Expr::Not(Box::new(condition(*inner, input, names)?)))
         }
-        Expr::Exists(e) => Ok(Expr::Exists(e)),
-        Expr::InSubquery(mut e) if plain_in(&e) => {
-            e.expr = Box::new(value(*e.expr, input, names, true)?);
+        Expr::Exists(e) if !reads_sets(&e.subquery) => {
+            known(&e.subquery, input)?;
+            Ok(Expr::Exists(e))
+        }
+        Expr::InSubquery(mut e) if plain_in(&e) && !reads_sets(&e.subquery) => {
+            known(&e.subquery, input)?;
+            e.expr = Box::new(value(*e.expr, input, names, Place::Filter)?);
+            names.outer = Some(input.clone());
             e.subquery = numbered(e.subquery, names)?;
             Ok(Expr::InSubquery(e))
         }
-        other => value(other, input, names, true),
+        // True, NULL, false: in WHERE the last two are alike.
+        Expr::Case(case) if case.expr.is_none() && is_three_valued(&case) => match case.when_then_expr.into_iter().next() {
+            Some((met, _)) => condition(*met, input, names),
+            None => Ok(lit(false)),
+        },
+        other => value(other, input, names, Place::Filter),
     }
+}
+
+/// `CASE WHEN … THEN true WHEN … THEN NULL ELSE false END`.
+fn is_three_valued(case: &Case) -> bool {
+    let truth = |e: &Expr, b: Option<bool>| match e {
+        Expr::Literal(ScalarValue::Boolean(v), _) => *v == b,
+        Expr::Cast(c) => b.is_none() && matches!(c.expr.as_ref(), Expr::Literal(v, _) if v.is_null()),
+        Expr::Literal(ScalarValue::Null, _) => b.is_none(),
+        _ => false,
+    };
+    matches!(
+        (case.when_then_expr.as_slice(), &case.else_expr),
+        ([(_, met), (_, unknown)], Some(otherwise))
+            if truth(met, Some(true)) && truth(unknown, None) && truth(otherwise, Some(false))
+    )
+}
+
+/// Does a subquery unnest values of the outer query?
+fn reads_sets(subquery: &Subquery) -> bool {
+    !subquery.outer_ref_columns.is_empty()
+        && subquery
+            .subquery
+            .exists(|n| Ok(matches!(n, LogicalPlan::Unnest(_))))
+            .unwrap_or(false)
+}
+
+/// A subquery may refer to columns of the query that it stands in, not of one further out.
+fn known(subquery: &Subquery, input: &LogicalPlan) -> DfResult<()> {
+    let schema = input.schema();
+    let far = |e: &Expr| matches!(e, Expr::OuterReferenceColumn(_, c) if !schema.has_column(c));
+    if subquery.outer_ref_columns.iter().any(far) {
+        return Err(external(super::errors::subquery_form()));
+    }
+    Ok(())
 }
 
 /// NOT IN of a correlated subquery is not known to DataFusion with all its NULLs.
@@ -131,29 +194,38 @@ fn plain_in(e: &InSubquery) -> bool {
 }
 
 /// An expression without the subqueries that DataFusion would leave in it. EXISTS may stay in a filter.
-fn value(e: Expr, input: &mut LogicalPlan, names: &mut Names, in_filter: bool) -> DfResult<Expr> {
+fn value(e: Expr, input: &mut LogicalPlan, names: &mut Names, place: Place) -> DfResult<Expr> {
     let e = e.transform_up(|e| match e {
         Expr::SetComparison(set) => compared(set, input.schema()).map(Transformed::yes),
         other => Ok(Transformed::no(other)),
     })?;
     let e = e.data.transform_up(|e| match e {
-        Expr::InSubquery(e) => within(e, input.schema(), names).map(Transformed::yes),
+        Expr::InSubquery(e) => {
+            names.outer = Some(input.clone());
+            within(e, input.schema(), names).map(Transformed::yes)
+        }
         other => Ok(Transformed::no(other)),
     })?;
     let e = e.data.transform_up(|e| match e {
-        Expr::Exists(Exists { subquery, negated }) if !in_filter => {
+        Expr::Exists(Exists { subquery, negated }) if place != Place::Filter || reads_sets(&subquery) => {
+            known(&subquery, input)?;
             let Some(mark) = marked(&subquery, input, names)? else {
-                return Ok(Transformed::no(Expr::Exists(Exists { subquery, negated })));
+                return Err(external(super::errors::subquery_form()));
             };
             Ok(Transformed::yes(if negated { Expr::Not(Box::new(mark)) } else { mark }))
         }
         Expr::ScalarSubquery(subquery) if !subquery.outer_ref_columns.is_empty() => {
-            if aggregates(&subquery.subquery) {
+            known(&subquery, input)?;
+            let joined = if !aggregates(&subquery.subquery) {
+                only_row(&subquery, input, names)?
+            } else if place == Place::Elsewhere || reads_sets(&subquery) {
+                aggregate_row(&subquery, input, names)?
+            } else {
                 return Ok(Transformed::no(Expr::ScalarSubquery(subquery)));
-            }
-            match only_row(&subquery, input, names)? {
+            };
+            match joined {
                 Some(e) => Ok(Transformed::yes(e)),
-                None => Ok(Transformed::no(Expr::ScalarSubquery(subquery))),
+                None => Err(external(super::errors::subquery_form())),
             }
         }
         other => Ok(Transformed::no(other)),
@@ -320,6 +392,7 @@ fn compared(set: SetComparison, schema: &DFSchema) -> DfResult<Expr> {
 
 /// `L mark S`: the column that says whether the subquery has a row.
 fn marked(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Option<Expr>> {
+    names.outer = Some(input.clone());
     let Some(lifted) = lift(&subquery.subquery, names)? else {
         return Ok(None);
     };
@@ -337,6 +410,7 @@ fn marked(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> Df
 
 /// A scalar subquery that may have several rows; the second one is an error, where there is an outer row for it.
 fn only_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Option<Expr>> {
+    names.outer = Some(input.clone());
     let Some(lifted) = lift(&subquery.subquery, names)? else {
         return Ok(None);
     };
@@ -368,6 +442,78 @@ fn only_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> 
         .build()?;
     let of = |name: &str| Expr::Column(Column::new(Some(alias.as_str()), name));
     call("pg_only_row", vec![of("__value"), of("__rows")]).map(Some)
+}
+
+/// An aggregate for each outer row. For one without a row here there is no group: its aggregates are NULL, its counts 0.
+fn aggregate_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Option<Expr>> {
+    let mut above = Vec::new();
+    let mut plan = subquery.subquery.as_ref();
+    let aggregate = loop {
+        match plan {
+            LogicalPlan::Projection(p) => {
+                above.push(p);
+                plan = &p.input;
+            }
+            LogicalPlan::SubqueryAlias(a) if !above.is_empty() => plan = &a.input,
+            LogicalPlan::Sort(s) => plan = &s.input,
+            LogicalPlan::Aggregate(a) => break a,
+            _ => return Ok(None),
+        }
+    };
+    names.outer = Some(input.clone());
+    let Some(lifted) = lift(&aggregate.input, names)? else {
+        return Ok(None);
+    };
+    if !lifted.is_over(input.schema()) || !lifted.rest.is_empty() || lifted.pairs.is_empty() {
+        return Ok(None);
+    }
+    let alias = names.next("scalar");
+    let keys: Vec<Expr> = lifted.pairs.iter().map(|(c, _)| Expr::Column(c.clone())).collect();
+    let groups = LogicalPlanBuilder::from(lifted.plan)
+        .aggregate(keys.clone(), aggregate.aggr_expr.clone())?
+        .build()?;
+    let mut exprs = Vec::new();
+    let mut on = Vec::with_capacity(keys.len());
+    for (key, (_, outer)) in keys.into_iter().zip(lifted.pairs) {
+        let name = names.next("key");
+        exprs.push(key.alias(&name));
+        on.push(Expr::Column(Column::new(Some(alias.as_str()), name)).eq(outer));
+    }
+    let mut values = Vec::with_capacity(aggregate.aggr_expr.len());
+    let own = aggregate.schema.columns();
+    for (i, (column, call)) in own.iter().zip(&aggregate.aggr_expr).enumerate() {
+        let name = format!("__a{i}");
+        exprs.push(Expr::Column(column.clone()).alias(&name));
+        let value = Expr::Column(Column::new(Some(alias.as_str()), name));
+        let bare = call.clone().unalias_nested().data;
+        let counts = matches!(&bare, Expr::AggregateFunction(f) if f.func.name() == "count");
+        values.push(if counts {
+            when(value.clone().is_null(), lit(0_i64)).otherwise(value)?
+        } else {
+            value
+        });
+    }
+    let right = LogicalPlanBuilder::from(groups).project(exprs)?.alias(alias.as_str())?.build()?;
+    *input = LogicalPlanBuilder::from(input.clone())
+        .join_on(right, JoinType::Left, on)?
+        .build()?;
+    let mut schema = Arc::clone(&aggregate.schema);
+    for p in above.into_iter().rev() {
+        let exprs = p.expr.iter().map(|e| {
+            let e = e.clone().unalias().transform_up(|e| match e {
+                Expr::Column(c) => {
+                    // An alias between leaves the places of columns as they are.
+                    let at = schema.index_of_column_by_name(None, &c.name).or(schema.maybe_index_of_column(&c));
+                    Ok(Transformed::yes(at.and_then(|at| values.get(at)).cloned().unwrap_or(Expr::Column(c))))
+                }
+                other => Ok(Transformed::no(other)),
+            });
+            e.map(|t| strip_outer_reference(t.data))
+        });
+        values = exprs.collect::<DfResult<_>>()?;
+        schema = Arc::clone(&p.schema);
+    }
+    Ok(values.into_iter().next())
 }
 
 /// A subquery whose LIMIT holds for each outer row by itself, as a plan that DataFusion can decorrelate.
@@ -404,6 +550,9 @@ fn again_outer(e: Expr, known: &[Expr]) -> DfResult<Expr> {
 
 /// `L [LEFT] JOIN LATERAL S`.
 fn lateral(join: Join, names: &mut Names) -> DfResult<Transformed<LogicalPlan>> {
+    if let Some(plan) = super::sets::join(&join, names)? {
+        return Ok(Transformed::yes(plan));
+    }
     let (subquery, alias) = match join.right.as_ref() {
         LogicalPlan::Subquery(s) => (s, None),
         LogicalPlan::SubqueryAlias(a) => match a.input.as_ref() {
@@ -415,6 +564,7 @@ fn lateral(join: Join, names: &mut Names) -> DfResult<Transformed<LogicalPlan>> 
     if !matches!(join.join_type, JoinType::Inner | JoinType::Left) || !contains_outer(&subquery.subquery)? {
         return Ok(Transformed::no(LogicalPlan::Join(join)));
     }
+    names.outer = Some(join.left.as_ref().clone());
     let Some(lifted) = lift(&subquery.subquery, names)? else {
         return Ok(Transformed::no(LogicalPlan::Join(join)));
     };
@@ -534,6 +684,19 @@ fn lift(plan: &LogicalPlan, names: &mut Names) -> DfResult<Option<Lifted>> {
         return Ok(Some(Lifted {
             plan: plan.clone(),
             pairs: Vec::new(),
+            rest: Vec::new(),
+        }));
+    }
+    if super::sets::is_sets(plan) {
+        let Some(outer) = names.outer.clone() else {
+            return Ok(None);
+        };
+        let Some((plan, column, key)) = super::sets::for_each_value(plan, &outer, names)? else {
+            return Ok(None);
+        };
+        return Ok(Some(Lifted {
+            plan,
+            pairs: vec![(column, key)],
             rest: Vec::new(),
         }));
     }

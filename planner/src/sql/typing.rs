@@ -478,7 +478,7 @@ pub(super) fn is_syntax(name: &str) -> bool {
     matches!(
         name,
         "pg_extract" | "pg_neg" | "pg_array" | "pg_subscript" | "pg_slice" | "pg_any" | "pg_all"
-    )
+    ) || super::functions::sets::is_set_function(name)
 }
 
 /// A LIKE pattern with another escape character, written with backslashes.

@@ -177,15 +177,14 @@ fn join(j: Join) -> DfResult<Transformed<LogicalPlan>> {
     }
     let names = names_of(left);
     let left = with_types(left, &targets, &names)?;
-    let right = LogicalPlanBuilder::from(with_types(&j.right, &targets, &names)?)
-        .alias("__set")?
-        .build()?;
+    let right = with_types(&j.right, &targets, &names)?;
     let columns = left.schema().columns();
     let (left, right) = if distinct {
         (LogicalPlanBuilder::from(left).distinct()?.build()?, right)
     } else {
-        (numbered(left)?, numbered(right)?)
+        (numbered(left, "__left_number")?, numbered(right, "__right_number")?)
     };
+    let right = LogicalPlanBuilder::from(right).alias("__set")?.build()?;
     let on = (left.schema().columns(), right.schema().columns());
     LogicalPlanBuilder::from(left)
         .join_detailed(right, j.join_type, on, None, NullEquality::NullEqualsNull)?
@@ -195,9 +194,9 @@ fn join(j: Join) -> DfResult<Transformed<LogicalPlan>> {
 }
 
 /// Each row with its number among those that are equal to it.
-fn numbered(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+fn numbered(plan: LogicalPlan, name: &str) -> DfResult<LogicalPlan> {
     let all = plan.schema().columns().into_iter().map(Expr::Column).collect();
-    let number = row_number().partition_by(all).build()?.alias("__set_number");
+    let number = row_number().partition_by(all).build()?.alias(name);
     LogicalPlanBuilder::from(plan).window(vec![number])?.build()
 }
 
@@ -293,4 +292,55 @@ fn convert(column: Expr, from: &DataType, target: &DataType, literal: Option<Exp
         return Err(external(PlanError::internal("union branches were not matched")));
     }
     df(cast_expr(column, from, target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(body: &SetExpr) -> usize {
+        match body {
+            SetExpr::SetOperation { left, right, .. } => 1 + depth(left).max(depth(right)),
+            _ => 0,
+        }
+    }
+
+    fn balanced(sql: &str) -> SetExpr {
+        *crate::sql::parse::parse_query(sql).unwrap().body
+    }
+
+    #[test]
+    fn chains_are_as_deep_as_their_logarithm() {
+        for op in [" UNION ALL ", " UNION ", " INTERSECT "] {
+            let chain: Vec<String> = (0..900).map(|n| format!("SELECT {n}")).collect();
+            let body = balanced(&chain.join(op));
+            assert!(depth(&body) <= 10, "{op}: {}", depth(&body));
+            let branches: Vec<String> = body
+                .to_string()
+                .split(op)
+                .map(|b| b.replace(" ALL", "").trim_matches(['(', ')']).to_owned())
+                .collect();
+            assert!(op != " UNION ALL " || branches == chain, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_distinct_in_between_stays_so() {
+        assert_eq!(
+            balanced("SELECT 1 UNION SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4").to_string(),
+            "SELECT 1 UNION SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4"
+        );
+        let body = balanced("SELECT 1 UNION ALL SELECT 2 UNION SELECT 3");
+        let SetExpr::SetOperation { set_quantifier, left, .. } = body else {
+            panic!("no set operation");
+        };
+        assert_eq!(set_quantifier, SetQuantifier::None);
+        assert_eq!(left.to_string(), "SELECT 1 UNION ALL SELECT 2");
+    }
+
+    #[test]
+    fn alternating_chains_are_bounded() {
+        let chain = (0..400).map(|n| format!("SELECT {n} EXCEPT")).collect::<Vec<_>>().join(" ");
+        assert_eq!(crate::sql::parse::parse_query(&format!("{chain} SELECT 1")).unwrap_err().code, "54001");
+    }
 }

@@ -80,6 +80,10 @@ pub(super) enum RelOp {
     Upsert {
         key: Vec<usize>,
     },
+    Unnest {
+        columns: Vec<usize>,
+        keep_empty: bool,
+    },
 }
 
 /// One of several maps over one input.
@@ -388,6 +392,18 @@ impl Rel {
         Self {
             op: RelOp::Expand { branches },
             inputs: vec![self],
+            schema,
+            props,
+        }
+    }
+
+    /// Each row once for each element of its lists.
+    pub fn unnest(self, columns: Vec<usize>, keep_empty: bool, schema: SchemaRef) -> Self {
+        let input = self.widened();
+        let props = props::unnest(&input);
+        Self {
+            op: RelOp::Unnest { columns, keep_empty },
+            inputs: vec![input],
             schema,
             props,
         }

@@ -10,6 +10,7 @@ pub mod cast;
 mod float;
 pub mod json;
 pub mod math;
+pub mod sets;
 pub mod spread;
 pub mod string;
 pub mod time;
@@ -148,6 +149,7 @@ static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     all.extend(float::functions());
     all.extend(json::functions());
     all.extend(math::functions());
+    all.extend(sets::functions());
     all.extend(string::functions());
     all.extend(time::functions());
     all.into_iter().map(|f| Arc::new(ScalarUDF::new_from_impl(f))).collect()
