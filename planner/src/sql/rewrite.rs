@@ -383,6 +383,10 @@ impl Rewriter {
     fn function(&mut self, e: &mut Expr) -> Result<()> {
         let Expr::Function(f) = e else { return Ok(()) };
         let (schema, name) = object_name(&f.name)?;
+        if let ("array", FunctionArguments::Subquery(q)) = (name.as_str(), &f.args) {
+            *e = super::subscripts::array_of_query(q)?;
+            return Ok(());
+        }
         if f.over.is_none()
             && f.filter.is_none()
             && let Some(moment) = Moment::of(&name)

@@ -40,6 +40,7 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| {
         crate::interrupt::check().map_err(external)?;
         let node = match node {
+            LogicalPlan::Join(join) if join.filter.as_ref().is_some_and(has_subquery) => above(join)?,
             LogicalPlan::Join(join) => return lateral(join, &mut names),
             LogicalPlan::Projection(_)
             | LogicalPlan::Filter(_)
@@ -54,6 +55,25 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
         joined(node, &mut names).map(Transformed::yes)
     })
     .map(|t| t.data)
+}
+
+/// An inner join whose ON has subqueries, with those in a filter.
+fn above(join: Join) -> DfResult<LogicalPlan> {
+    if join.join_type != JoinType::Inner || matches!(join.right.as_ref(), LogicalPlan::Subquery(_)) {
+        return Err(external(
+            PlanError::unsupported("a subquery in the ON of an outer or lateral join is not supported")
+                .hint("Compute it in a subquery in FROM, and compare with its column."),
+        ));
+    }
+    let filter = join.filter.clone().map(split_conjunction_owned).unwrap_or_default();
+    let (with, without): (Vec<_>, Vec<_>) = filter.into_iter().partition(has_subquery);
+    let join = Join {
+        filter: conjunction(without),
+        ..join
+    };
+    LogicalPlanBuilder::from(LogicalPlan::Join(join))
+        .filter(conjunction(with).unwrap_or_else(|| lit(true)))?
+        .build()
 }
 
 fn has_subquery(e: &Expr) -> bool {
@@ -120,7 +140,7 @@ fn joined(node: LogicalPlan, names: &mut Names) -> DfResult<LogicalPlan> {
 /// What DataFusion's rules know of the place of a subquery.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// EXISTS may stay, and scalar aggregates.
+    /// What cannot be lifted may stay, and scalar aggregates.
     Filter,
     /// Scalar aggregates may stay.
     Value,
@@ -131,8 +151,28 @@ enum Place {
 /// A condition under AND in WHERE: IN and EXISTS that stand there alone become semi and anti joins by DataFusion's rules.
 fn condition(e: Expr, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Expr> {
     match e {
-        Expr::Not(inner) if matches!(inner.as_ref(), Expr::Exists(_) | Expr::InSubquery(_)) => {
-            Ok(Expr::Not(Box::new(condition(*inner, input, names)?)))
+        Expr::Not(inner) => match *inner {
+            Expr::InSubquery(e) => condition(
+                Expr::InSubquery(InSubquery {
+                    negated: !e.negated,
+                    ..e
+                }),
+                input,
+                names,
+            ),
+            Expr::Exists(e) => condition(
+                Expr::Exists(Exists {
+                    negated: !e.negated,
+                    ..e
+                }),
+                input,
+                names,
+            ),
+            other => value(Expr::Not(Box::new(other)), input, names, Place::Filter),
+        },
+        Expr::SetComparison(set) => {
+            let e = compared(set, input.schema())?;
+            condition(e, input, names)
         }
         Expr::Exists(e) if !reads_sets(&e.subquery) => {
             known(&e.subquery, input)?;
@@ -145,28 +185,77 @@ fn condition(e: Expr, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Ex
             e.subquery = numbered(e.subquery, names)?;
             Ok(Expr::InSubquery(e))
         }
-        // True, NULL, false: in WHERE the last two are alike.
-        Expr::Case(case) if case.expr.is_none() && is_three_valued(&case) => match case.when_then_expr.into_iter().next() {
-            Some((met, _)) => condition(*met, input, names),
-            None => Ok(lit(false)),
+        Expr::InSubquery(e) if e.negated && !reads_sets(&e.subquery) => {
+            known(&e.subquery, input)?;
+            not_in(e, input, names)
+        }
+        // In WHERE, NULL and false are alike.
+        Expr::Case(case) => match truth(&case) {
+            Some((met, _, true)) => condition(met, input, names),
+            Some((met, unknown, false)) => {
+                let e = Expr::IsNotTrue(Box::new(met)).and(Expr::Not(Box::new(unknown)));
+                value(e, input, names, Place::Filter)
+            }
+            None => value(Expr::Case(case), input, names, Place::Filter),
         },
         other => value(other, input, names, Place::Filter),
     }
 }
 
-/// `CASE WHEN … THEN true WHEN … THEN NULL ELSE false END`.
-fn is_three_valued(case: &Case) -> bool {
+/// `x NOT IN S` as a condition: no row of S equals x, none is NULL, and x is not NULL unless S is empty.
+fn not_in(e: InSubquery, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Expr> {
+    let x_nullable = e.expr.nullable(input.schema())?;
+    let x = value(*e.expr, input, names, Place::Filter)?;
+    names.outer = Some(input.clone());
+    let plan = numbered(e.subquery, names)?.subquery;
+    let y = column_of(&plan)?;
+    let y_nullable = plan.schema().field(0).is_nullable();
+    let y_null = y.expr.clone().is_null();
+    let test = operand(x.clone(), input.schema(), &y)?;
+    let outer_x = Typed {
+        expr: outer(test.expr, input.schema())?,
+        ty: test.ty,
+    };
+    let none = |test: Expr| -> DfResult<Expr> {
+        let plan = LogicalPlanBuilder::from(plan.as_ref().clone()).filter(test)?.build()?;
+        Ok(Expr::Exists(Exists {
+            subquery: subquery_of(plan),
+            negated: true,
+        }))
+    };
+    let mut all = none(df(binary(y, Operator::Eq, outer_x))?)?;
+    if y_nullable {
+        all = all.and(none(y_null)?);
+    }
+    if x_nullable {
+        let any = x.is_not_null().or(Expr::Not(Box::new(exists_in(plan.as_ref().clone()))));
+        all = all.and(value(any, input, names, Place::Filter)?);
+    }
+    Ok(all)
+}
+
+/// The parts of `CASE WHEN met THEN t WHEN unknown THEN NULL ELSE NOT t END`.
+fn truth(case: &Case) -> Option<(Expr, Expr, bool)> {
     let truth = |e: &Expr, b: Option<bool>| match e {
         Expr::Literal(ScalarValue::Boolean(v), _) => *v == b,
         Expr::Cast(c) => b.is_none() && matches!(c.expr.as_ref(), Expr::Literal(v, _) if v.is_null()),
         Expr::Literal(ScalarValue::Null, _) => b.is_none(),
         _ => false,
     };
-    matches!(
-        (case.when_then_expr.as_slice(), &case.else_expr),
-        ([(_, met), (_, unknown)], Some(otherwise))
-            if truth(met, Some(true)) && truth(unknown, None) && truth(otherwise, Some(false))
-    )
+    let ([(met, t), (unknown, null)], Some(otherwise), None) =
+        (case.when_then_expr.as_slice(), &case.else_expr, &case.expr)
+    else {
+        return None;
+    };
+    let is = |t_is: bool| truth(t, Some(t_is)) && truth(null, None) && truth(otherwise, Some(!t_is));
+    let t = if is(true) {
+        true
+    } else if is(false) {
+        false
+    } else {
+        return None;
+    };
+    Some((met.as_ref().clone(), unknown.as_ref().clone(), t))
 }
 
 /// Does a subquery unnest values of the outer query?
@@ -207,9 +296,12 @@ fn value(e: Expr, input: &mut LogicalPlan, names: &mut Names, place: Place) -> D
         other => Ok(Transformed::no(other)),
     })?;
     let e = e.data.transform_up(|e| match e {
-        Expr::Exists(Exists { subquery, negated }) if place != Place::Filter || reads_sets(&subquery) => {
+        Expr::Exists(Exists { subquery, negated }) => {
             known(&subquery, input)?;
             let Some(mark) = marked(&subquery, input, names)? else {
+                if place == Place::Filter && !reads_sets(&subquery) {
+                    return Ok(Transformed::no(Expr::Exists(Exists { subquery, negated })));
+                }
                 return Err(external(super::errors::subquery_form()));
             };
             Ok(Transformed::yes(if negated { Expr::Not(Box::new(mark)) } else { mark }))
@@ -387,7 +479,11 @@ fn compared(set: SetComparison, schema: &DFSchema) -> DfResult<Expr> {
             ))));
         }
     };
-    three_valued(met, unknown(&x, plan, schema)?, all)
+    match unknown(&x, plan, schema)? {
+        // NULL if the subquery has no row.
+        None => three_valued(Expr::IsTrue(Box::new(met)), None, all),
+        unknown => three_valued(met, unknown, all),
+    }
 }
 
 /// `L mark S`: the column that says whether the subquery has a row.

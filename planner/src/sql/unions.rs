@@ -151,11 +151,15 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     Ok(plan.data)
 }
 
+/// The number of a row among those that are equal to it. A join that has it has been settled, in a derived table.
+const LEFT_NUMBER: &str = "__left_number";
+
 /// Is the join INTERSECT or EXCEPT? No other compares NULLs as equal.
 fn is_set_operation(j: &Join) -> bool {
     matches!(j.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
         && j.null_equality == NullEquality::NullEqualsNull
         && j.on.len() == j.left.schema().fields().len()
+        && !j.left.schema().has_column(&Column::new_unqualified(LEFT_NUMBER))
 }
 
 fn join(j: Join) -> DfResult<Transformed<LogicalPlan>> {
@@ -182,7 +186,7 @@ fn join(j: Join) -> DfResult<Transformed<LogicalPlan>> {
     let (left, right) = if distinct {
         (LogicalPlanBuilder::from(left).distinct()?.build()?, right)
     } else {
-        (numbered(left, "__left_number")?, numbered(right, "__right_number")?)
+        (numbered(left, LEFT_NUMBER)?, numbered(right, "__right_number")?)
     };
     let right = LogicalPlanBuilder::from(right).alias("__set")?.build()?;
     let on = (left.schema().columns(), right.schema().columns());
