@@ -35,12 +35,14 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
         "nullif" => unify(args, "NULLIF")?,
         "round" | "trunc" | "ceil" | "ceiling" | "floor" | "abs" | "sign" => number_args(args)?,
         "pg_series_list" => series_args(args)?,
-        "pg_jsonb_keys" | "pg_jsonb_values" | "pg_jsonb_texts" | "pg_jsonb_elements" | "pg_jsonb_element_texts" => {
-            args.into_iter().map(|a| literal(a, &types::JSONB)).collect::<DfResult<_>>()?
-        }
-        "pg_json_elements" | "pg_json_element_texts" => {
-            args.into_iter().map(|a| literal(a, &types::JSON)).collect::<DfResult<_>>()?
-        }
+        "pg_jsonb_keys" | "pg_jsonb_values" | "pg_jsonb_texts" | "pg_jsonb_elements" | "pg_jsonb_element_texts" => args
+            .into_iter()
+            .map(|a| literal(a, &types::JSONB))
+            .collect::<DfResult<_>>()?,
+        "pg_json_elements" | "pg_json_element_texts" => args
+            .into_iter()
+            .map(|a| literal(a, &types::JSON))
+            .collect::<DfResult<_>>()?,
         "pg_extract" | "date_part" | "date_trunc" => time_args(args, 1)?,
         "date_bin" => bin_args(args)?,
         "to_char" => args
@@ -127,7 +129,11 @@ fn series_args(args: Vec<Typed>) -> DfResult<Vec<Expr>> {
     let known = |t: &Typed| t.ty.clone();
     if args.iter().take(2).filter_map(known).any(|t| moment(&t)) {
         let plain = args.iter().take(2).filter_map(known).all(|t| t == types::timestamp());
-        let target = if plain { types::timestamp() } else { types::timestamptz() };
+        let target = if plain {
+            types::timestamp()
+        } else {
+            types::timestamptz()
+        };
         let step = interval();
         return args
             .into_iter()

@@ -150,7 +150,11 @@ pub(super) fn row_in_subquery(row: &[Expr], subquery: &ast::Query, negated: bool
                     op: BinaryOperator::Eq,
                     right: Box::new(Expr::Nested(Box::new(e.clone()))),
                 }));
-                let test = if known { equal } else { Expr::IsNotFalse(Box::new(equal)) };
+                let test = if known {
+                    equal
+                } else {
+                    Expr::IsNotFalse(Box::new(equal))
+                };
                 all = Some(match all {
                     None => test,
                     Some(before) => Expr::BinaryOp {
@@ -182,7 +186,10 @@ pub(super) fn row_in_subquery(row: &[Expr], subquery: &ast::Query, negated: bool
         case_token: ast::helpers::attached_token::AttachedToken::empty(),
         end_token: ast::helpers::attached_token::AttachedToken::empty(),
         operand: None,
-        conditions: vec![when(exists(true)?, truth(!negated)), when(exists(false)?, super::syntax::null())],
+        conditions: vec![
+            when(exists(true)?, truth(!negated)),
+            when(exists(false)?, super::syntax::null()),
+        ],
         else_result: Some(Box::new(truth(negated))),
     })
 }

@@ -13,12 +13,12 @@
 
 use std::ops::ControlFlow;
 
+use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, NullHandling, Result as DfResult, UnnestOptions};
 use datafusion::logical_expr::expr_rewriter::strip_outer_reference;
 use datafusion::logical_expr::logical_plan::{Join, JoinType};
 use datafusion::logical_expr::planner::RelationPlannerContext;
-use arrow::datatypes::DataType;
 use datafusion::logical_expr::{Expr as PlanExpr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, lit};
 use sqlparser::ast::{
     self, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr, Ident, ObjectName, Query,
@@ -29,8 +29,8 @@ use sqlparser::ast::{
 use super::ext::{fold, object_name};
 use super::names::{MARK, column_name};
 use super::subqueries::Names;
-use super::types::JSON;
 use super::syntax::{cast, function, null, table_alias, typed};
+use super::types::JSON;
 use crate::{PlanError, Result};
 
 /// A call of a function that returns a set: the arrays that hold its columns, and the columns' names.
@@ -111,7 +111,12 @@ fn item_of(t: &TableFactor) -> Option<(String, Vec<Expr>, bool, Option<TableAlia
             with_offset: false,
             with_ordinality,
             ..
-        } => Some(("unnest".to_owned(), array_exprs.clone(), *with_ordinality, alias.clone())),
+        } => Some((
+            "unnest".to_owned(),
+            array_exprs.clone(),
+            *with_ordinality,
+            alias.clone(),
+        )),
         _ => None,
     }
 }
@@ -120,7 +125,11 @@ fn item_of(t: &TableFactor) -> Option<(String, Vec<Expr>, bool, Option<TableAlia
 fn full_alias(name: &str, call: &SetCall, ordinality: bool, alias: Option<TableAlias>) -> TableAlias {
     let given = alias.is_some();
     let mut alias = alias.unwrap_or_else(|| table_alias(name));
-    let own = call.names.iter().cloned().chain(ordinality.then(|| "ordinality".to_owned()));
+    let own = call
+        .names
+        .iter()
+        .cloned()
+        .chain(ordinality.then(|| "ordinality".to_owned()));
     for (i, own) in own.enumerate().skip(alias.columns.len()) {
         let name = if i == 0 && call.unnamed && given {
             alias.name.clone()
@@ -266,10 +275,10 @@ pub(super) fn select(s: &mut Select) -> Result<()> {
         GroupByExpr::All(_) => true,
     };
     if grouped || s.having.is_some() || arrays.iter().any(aggregates) {
-        return Err(
-            PlanError::unsupported("a function that returns a set beside GROUP BY or of an aggregate is not supported")
-                .hint("Put the grouped query in FROM: SELECT unnest(g.a) FROM (SELECT … GROUP BY …) AS g."),
-        );
+        return Err(PlanError::unsupported(
+            "a function that returns a set beside GROUP BY or of an aggregate is not supported",
+        )
+        .hint("Put the grouped query in FROM: SELECT unnest(g.a) FROM (SELECT … GROUP BY …) AS g."));
     }
     star_apart(s)?;
     let mut alias = table_alias(&table);
@@ -289,7 +298,15 @@ pub(super) fn select(s: &mut Select) -> Result<()> {
 /// Does an expression call an aggregate, outside of subqueries?
 fn aggregates(e: &Expr) -> bool {
     const NAMES: [&str; 9] = [
-        "array_agg", "string_agg", "count", "sum", "avg", "min", "max", "bool_and", "bool_or",
+        "array_agg",
+        "string_agg",
+        "count",
+        "sum",
+        "avg",
+        "min",
+        "max",
+        "bool_and",
+        "bool_or",
     ];
     struct Calls(usize);
     impl Visitor for Calls {
@@ -382,8 +399,11 @@ impl VisitorMut for Finder<'_> {
         };
         if call.arrays.len() > 1 {
             self.refused = Some(
-                PlanError::unsupported(format!("{} with several columns in a select list is not supported", f.name))
-                    .hint("Put it in FROM: SELECT e.* FROM t, jsonb_each(t.j) AS e."),
+                PlanError::unsupported(format!(
+                    "{} with several columns in a select list is not supported",
+                    f.name
+                ))
+                .hint("Put it in FROM: SELECT e.* FROM t, jsonb_each(t.j) AS e."),
             );
             return ControlFlow::Continue(());
         }
@@ -506,7 +526,10 @@ pub(super) fn is_sets(plan: &LogicalPlan) -> bool {
             _ => false,
         }
     }
-    below(plan) && plan.exists(|n| Ok(matches!(n, LogicalPlan::Unnest(_)))).unwrap_or(false)
+    below(plan)
+        && plan
+            .exists(|n| Ok(matches!(n, LogicalPlan::Unnest(_))))
+            .unwrap_or(false)
 }
 
 /// What a plan over one row yields for each row of another: that row's columns, and the plan's as `columns`.

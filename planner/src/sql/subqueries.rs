@@ -228,7 +228,9 @@ fn not_in(e: InSubquery, input: &mut LogicalPlan, names: &mut Names) -> DfResult
         all = all.and(none(y_null)?);
     }
     if x_nullable {
-        let any = x.is_not_null().or(Expr::Not(Box::new(exists_in(plan.as_ref().clone()))));
+        let any = x
+            .is_not_null()
+            .or(Expr::Not(Box::new(exists_in(plan.as_ref().clone()))));
         all = all.and(value(any, input, names, Place::Filter)?);
     }
     Ok(all)
@@ -395,7 +397,9 @@ fn unknown(x: &Typed, plan: &LogicalPlan, schema: &DFSchema) -> DfResult<Option<
     let y = column_of(plan)?;
     let mut any = None;
     if plan.schema().field(0).is_nullable() {
-        let nulls = LogicalPlanBuilder::from(plan.clone()).filter(y.expr.is_null())?.build()?;
+        let nulls = LogicalPlanBuilder::from(plan.clone())
+            .filter(y.expr.is_null())?
+            .build()?;
         any = Some(exists_in(nulls));
     }
     if x.expr.nullable(schema)? {
@@ -436,9 +440,12 @@ fn within(e: InSubquery, schema: &DFSchema, names: &mut Names) -> DfResult<Expr>
 fn compared(set: SetComparison, schema: &DFSchema) -> DfResult<Expr> {
     let all = matches!(set.quantifier, SetQuantifier::All);
     let op = if all {
-        set.op
-            .negate()
-            .ok_or_else(|| external(PlanError::unsupported(format!("operator {} ALL (SELECT …) is not supported", set.op))))?
+        set.op.negate().ok_or_else(|| {
+            external(PlanError::unsupported(format!(
+                "operator {} ALL (SELECT …) is not supported",
+                set.op
+            )))
+        })?
     } else {
         set.op
     };
@@ -519,7 +526,10 @@ fn only_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> 
     let plan = LogicalPlanBuilder::from(lifted.plan)
         .aggregate(
             keys.clone(),
-            vec![first_value_udaf().call(vec![column]).alias("__value"), count_all().alias("__rows")],
+            vec![
+                first_value_udaf().call(vec![column]).alias("__value"),
+                count_all().alias("__rows"),
+            ],
         )?
         .build()?;
     let mut exprs = vec![
@@ -532,7 +542,10 @@ fn only_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> 
         exprs.push(key.alias(&name));
         on.push(Expr::Column(Column::new(Some(alias.as_str()), name)).eq(outer));
     }
-    let right = LogicalPlanBuilder::from(plan).project(exprs)?.alias(alias.as_str())?.build()?;
+    let right = LogicalPlanBuilder::from(plan)
+        .project(exprs)?
+        .alias(alias.as_str())?
+        .build()?;
     *input = LogicalPlanBuilder::from(input.clone())
         .join_on(right, JoinType::Left, on)?
         .build()?;
@@ -589,7 +602,10 @@ fn aggregate_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names
             value
         });
     }
-    let right = LogicalPlanBuilder::from(groups).project(exprs)?.alias(alias.as_str())?.build()?;
+    let right = LogicalPlanBuilder::from(groups)
+        .project(exprs)?
+        .alias(alias.as_str())?
+        .build()?;
     *input = LogicalPlanBuilder::from(input.clone())
         .join_on(right, JoinType::Left, on)?
         .build()?;
@@ -599,8 +615,12 @@ fn aggregate_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names
             let e = e.clone().unalias().transform_up(|e| match e {
                 Expr::Column(c) => {
                     // An alias between leaves the places of columns as they are.
-                    let at = schema.index_of_column_by_name(None, &c.name).or(schema.maybe_index_of_column(&c));
-                    Ok(Transformed::yes(at.and_then(|at| values.get(at)).cloned().unwrap_or(Expr::Column(c))))
+                    let at = schema
+                        .index_of_column_by_name(None, &c.name)
+                        .or(schema.maybe_index_of_column(&c));
+                    Ok(Transformed::yes(
+                        at.and_then(|at| values.get(at)).cloned().unwrap_or(Expr::Column(c)),
+                    ))
                 }
                 other => Ok(Transformed::no(other)),
             });
@@ -636,7 +656,9 @@ fn numbered(subquery: Subquery, names: &mut Names) -> DfResult<Subquery> {
 fn again_outer(e: Expr, known: &[Expr]) -> DfResult<Expr> {
     e.transform_up(|e| match e {
         Expr::Column(c) => {
-            let found = known.iter().find(|k| matches!(k, Expr::OuterReferenceColumn(_, o) if o == &c));
+            let found = known
+                .iter()
+                .find(|k| matches!(k, Expr::OuterReferenceColumn(_, o) if o == &c));
             Ok(Transformed::yes(found.cloned().unwrap_or(Expr::Column(c))))
         }
         other => Ok(Transformed::no(other)),
@@ -814,9 +836,13 @@ fn lift(plan: &LogicalPlan, names: &mut Names) -> DfResult<Option<Lifted>> {
             let Some(below) = lift(&a.input, names)? else {
                 return Ok(None);
             };
-            let plan = LogicalPlanBuilder::from(below.plan.clone()).alias(a.alias.clone())?.build()?;
+            let plan = LogicalPlanBuilder::from(below.plan.clone())
+                .alias(a.alias.clone())?
+                .build()?;
             let alias = a.alias.clone();
-            below.renamed(plan, |c| Column::new(Some(alias.clone()), &c.name)).map(Some)
+            below
+                .renamed(plan, |c| Column::new(Some(alias.clone()), &c.name))
+                .map(Some)
         }
         LogicalPlan::Sort(s) => lift(&s.input, names),
         LogicalPlan::Distinct(Distinct::All(input)) => match lift(input, names)? {

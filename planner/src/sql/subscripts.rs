@@ -72,7 +72,11 @@ pub(super) fn array_of_query(q: &Query) -> Result<Expr> {
     let simple = match inner.body.as_ref() {
         SetExpr::Select(s) => {
             let grouped = !matches!(&s.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty());
-            s.distinct.is_none() && !grouped && s.having.is_none() && inner.limit_clause.is_none() && inner.fetch.is_none()
+            s.distinct.is_none()
+                && !grouped
+                && s.having.is_none()
+                && inner.limit_clause.is_none()
+                && inner.fetch.is_none()
         }
         _ => false,
     };
@@ -90,7 +94,10 @@ pub(super) fn array_of_query(q: &Query) -> Result<Expr> {
                 .hint("Order by the selected expression, or use array_agg(x ORDER BY y) over a subquery in FROM."),
         );
     };
-    let call = function("coalesce", vec![aggregate(from_item.clone().unwrap_or(value), order), string("{}")]);
+    let call = function(
+        "coalesce",
+        vec![aggregate(from_item.clone().unwrap_or(value), order), string("{}")],
+    );
     if from_item.is_some() {
         inner.order_by = None;
         if let SetExpr::Select(s) = inner.body.as_mut() {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{DFSchema, Result as DfResult, ScalarValue, TableReference};
-use datafusion::logical_expr::expr::{AggregateFunction, BinaryExpr, Case, InList, Like, ScalarFunction, WindowFunction};
+use datafusion::logical_expr::expr::{
+    AggregateFunction, BinaryExpr, Case, InList, Like, ScalarFunction, WindowFunction,
+};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, WindowFrame, WindowFrameBound, WindowFrameUnits};
 use sqlparser::ast::BinaryOperator;

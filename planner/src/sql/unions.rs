@@ -17,9 +17,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, NullEquality, Result as DfResult, TableReference};
 use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::logical_plan::{Join, JoinType};
-use datafusion::logical_expr::{
-    Cast, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Union,
-};
+use datafusion::logical_expr::{Cast, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Union};
 use sqlparser::ast::{Query, SetExpr, SetOperator, SetQuantifier, Values};
 
 use super::functions::external;
@@ -236,7 +234,10 @@ fn union(u: Union) -> DfResult<Transformed<LogicalPlan>> {
 type Names = Vec<(Option<TableReference>, String)>;
 
 fn names_of(plan: &LogicalPlan) -> Names {
-    plan.schema().iter().map(|(q, f)| (q.cloned(), f.name().clone())).collect()
+    plan.schema()
+        .iter()
+        .map(|(q, f)| (q.cloned(), f.name().clone()))
+        .collect()
 }
 
 fn of_types(input: &LogicalPlan, targets: &[DataType]) -> bool {
@@ -335,7 +336,10 @@ mod tests {
             "SELECT 1 UNION SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4"
         );
         let body = balanced("SELECT 1 UNION ALL SELECT 2 UNION SELECT 3");
-        let SetExpr::SetOperation { set_quantifier, left, .. } = body else {
+        let SetExpr::SetOperation {
+            set_quantifier, left, ..
+        } = body
+        else {
             panic!("no set operation");
         };
         assert_eq!(set_quantifier, SetQuantifier::None);
@@ -344,7 +348,15 @@ mod tests {
 
     #[test]
     fn alternating_chains_are_bounded() {
-        let chain = (0..400).map(|n| format!("SELECT {n} EXCEPT")).collect::<Vec<_>>().join(" ");
-        assert_eq!(crate::sql::parse::parse_query(&format!("{chain} SELECT 1")).unwrap_err().code, "54001");
+        let chain = (0..400)
+            .map(|n| format!("SELECT {n} EXCEPT"))
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert_eq!(
+            crate::sql::parse::parse_query(&format!("{chain} SELECT 1"))
+                .unwrap_err()
+                .code,
+            "54001"
+        );
     }
 }

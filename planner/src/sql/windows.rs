@@ -44,8 +44,9 @@ pub(super) fn table_factor(t: &mut TableFactor) -> Result<()> {
             .hint("Use TUMBLE or HOP, or GROUP BY date_bin(…).")),
         "pg_series" => Ok(()),
         _ => Err(
-            PlanError::unsupported(format!("function {function} in FROM is not supported"))
-                .hint("TUMBLE, HOP, generate_series, unnest, jsonb_each, jsonb_array_elements and their kin may stand there."),
+            PlanError::unsupported(format!("function {function} in FROM is not supported")).hint(
+                "TUMBLE, HOP, generate_series, unnest, jsonb_each, jsonb_array_elements and their kin may stand there.",
+            ),
         ),
     }
 }

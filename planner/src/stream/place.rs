@@ -170,7 +170,11 @@ impl Placing {
                             .into_iter()
                             .filter(|list| !list.iter().any(|c| columns.contains(c)))
                             .collect();
-                        if kept.is_empty() { Place::Spread } else { Place::Hash(kept) }
+                        if kept.is_empty() {
+                            Place::Spread
+                        } else {
+                            Place::Hash(kept)
+                        }
                     }
                     other => other,
                 };

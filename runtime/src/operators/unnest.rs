@@ -136,7 +136,10 @@ mod tests {
     /// Three columns: an integer and two lists.
     fn batch(ids: Vec<i32>, a: Lists, b: Lists) -> RecordBatch {
         let columns: Vec<ArrayRef> = vec![Arc::new(Int32Array::from(ids)), lists(a), lists(b)];
-        let fields: Vec<Field> = columns.iter().map(|c| Field::new("c", c.data_type().clone(), true)).collect();
+        let fields: Vec<Field> = columns
+            .iter()
+            .map(|c| Field::new("c", c.data_type().clone(), true))
+            .collect();
         RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
     }
 

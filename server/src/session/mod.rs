@@ -424,12 +424,7 @@ impl Session {
     }
 
     /// Binds a statement, see [`Session::planned`].
-    async fn bind(
-        &mut self,
-        binder: &SessionBinder,
-        parsed: &Parsed,
-        types: &[Option<DataType>],
-    ) -> Result<Statement> {
+    async fn bind(&mut self, binder: &SessionBinder, parsed: &Parsed, types: &[Option<DataType>]) -> Result<Statement> {
         if is_short(parsed) {
             return binder.bind(parsed, types);
         }

@@ -128,9 +128,7 @@ impl Session {
         declared: Vec<Option<DataType>>,
     ) -> Result<Prepared> {
         let binder = self.binder();
-        let mut prepared = self
-            .planned(move || Prepared::new(&binder, parsed, declared))
-            .await?;
+        let mut prepared = self.planned(move || Prepared::new(&binder, parsed, declared)).await?;
         if let Some(Parsed { ast: Ast::Ext(s), .. }) = &prepared.parsed
             && let ExtStatement::Fetch {
                 name, only_move: false, ..

@@ -450,7 +450,8 @@ impl<'a> QueryGen<'a> {
                     format!(" WHERE {}", tests.join(" AND "))
                 };
                 let ordered = columns.iter().chain(&sc).all(|c| {
-                    (c.name != outer && c.name != inner) || matches!(c.ty, Type::Int | Type::Big | Type::Float | Type::Text)
+                    (c.name != outer && c.name != inner)
+                        || matches!(c.ty, Type::Int | Type::Big | Type::Float | Type::Text)
                 });
                 let op = match kind {
                     1 => "IN",
@@ -500,7 +501,10 @@ impl<'a> QueryGen<'a> {
     fn grouping_sets(&mut self, depth: u32) -> (String, Vec<Column>) {
         let (from, columns) = self.source(depth);
         let filter = self.maybe_where(&columns, 0.3);
-        let keys: Vec<Column> = columns.choose_multiple(self.rng, 2.min(columns.len())).cloned().collect();
+        let keys: Vec<Column> = columns
+            .choose_multiple(self.rng, 2.min(columns.len()))
+            .cloned()
+            .collect();
         let (mut list, mut out) = (Vec::new(), Vec::new());
         for k in &keys {
             let name = self.name('c');

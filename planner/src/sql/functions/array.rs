@@ -30,7 +30,11 @@ pub(super) fn functions() -> Vec<PgFunction> {
     let boolean = |_: &[DataType], _: &[Option<&ScalarValue>]| Ok(DataType::Boolean);
     vec![
         PgFunction::new("pg_array", |t, _| literal_type(t), literal).or_nullary(),
-        PgFunction::new("pg_only_row", |t, _| Ok(t.first().cloned().unwrap_or(DataType::Null)), only_row),
+        PgFunction::new(
+            "pg_only_row",
+            |t, _| Ok(t.first().cloned().unwrap_or(DataType::Null)),
+            only_row,
+        ),
         PgFunction::new("pg_array_key", |_, _| Ok(DataType::Binary), |a, _| key(a)),
         PgFunction::new("pg_subscript", |t, _| item_type(t), |a, _| subscript(a)),
         PgFunction::new("pg_slice", array, |a, _| slice(a)),

@@ -277,8 +277,18 @@ fn members(a: &[ArrayRef], what: Member) -> Result<ArrayRef> {
         let doc = docs.value(row);
         match json::kind_of(doc) {
             Kind::Object => {}
-            Kind::Array => return Err(PlanError::new("22023", format!("cannot call {} on an array", what.of()))),
-            _ => return Err(PlanError::new("22023", format!("cannot call {} on a scalar", what.of()))),
+            Kind::Array => {
+                return Err(PlanError::new(
+                    "22023",
+                    format!("cannot call {} on an array", what.of()),
+                ));
+            }
+            _ => {
+                return Err(PlanError::new(
+                    "22023",
+                    format!("cannot call {} on a scalar", what.of()),
+                ));
+            }
         }
         let mut n = 0;
         for (key, value) in json::members(doc) {

@@ -85,7 +85,11 @@ fn only_rows(input: Rel, aggregate: &Aggregate) -> Result<Rel> {
     let keys = compile_all(&aggregate.group_expr, schema)?;
     let group: Vec<usize> = keys.iter().filter_map(as_column).collect();
     let single = input.props.keys.iter().any(|key| key.iter().all(|c| group.contains(c)));
-    let bare: Vec<Expr> = aggregate.aggr_expr.iter().map(|e| e.clone().unalias_nested().data).collect();
+    let bare: Vec<Expr> = aggregate
+        .aggr_expr
+        .iter()
+        .map(|e| e.clone().unalias_nested().data)
+        .collect();
     let mut exprs = keys;
     for e in &bare {
         let Expr::AggregateFunction(f) = e else {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema};
 use datafusion::common::ScalarValue;
+use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::GroupingSet;
 use datafusion::logical_expr::logical_plan::Aggregate;
-use datafusion::logical_expr::Expr;
 
 use super::aggregate::call;
 use super::{compile_all, field_of, unite, unsupported};
@@ -30,7 +30,10 @@ fn sets_of(sets: &GroupingSet, exprs: &[&Expr]) -> Result<Vec<Vec<bool>>> {
     let n = exprs.len();
     let count = match sets {
         GroupingSet::Rollup(_) => n + 1,
-        GroupingSet::Cube(_) => u32::try_from(n).ok().and_then(|n| 1usize.checked_shl(n)).unwrap_or(usize::MAX),
+        GroupingSet::Cube(_) => u32::try_from(n)
+            .ok()
+            .and_then(|n| 1usize.checked_shl(n))
+            .unwrap_or(usize::MAX),
         GroupingSet::GroupingSets(sets) => sets.len(),
     };
     if count > SETS_MAX || n >= 63 {
@@ -39,7 +42,10 @@ fn sets_of(sets: &GroupingSet, exprs: &[&Expr]) -> Result<Vec<Vec<bool>>> {
     }
     Ok(match sets {
         GroupingSet::Rollup(_) => (0..=n).rev().map(|k| (0..n).map(|i| i < k).collect()).collect(),
-        GroupingSet::Cube(_) => (0..count).rev().map(|bits| (0..n).map(|i| bits >> (n - 1 - i) & 1 == 1).collect()).collect(),
+        GroupingSet::Cube(_) => (0..count)
+            .rev()
+            .map(|bits| (0..n).map(|i| bits >> (n - 1 - i) & 1 == 1).collect())
+            .collect(),
         GroupingSet::GroupingSets(sets) => {
             let holds = |set: &Vec<Expr>| exprs.iter().map(|e| set.contains(e)).collect();
             sets.iter().map(holds).collect()
@@ -101,7 +107,10 @@ pub(super) fn grouping_sets(input: Rel, aggregate: &Aggregate, sets: &GroupingSe
             });
             continue;
         }
-        let fields = columns.iter().map(|e| field_of(e, &input.schema)).collect::<Result<Vec<_>>>()?;
+        let fields = columns
+            .iter()
+            .map(|e| field_of(e, &input.schema))
+            .collect::<Result<Vec<_>>>()?;
         let total = input
             .clone()
             .project(columns.clone(), Arc::new(Schema::new(fields)))
@@ -163,7 +172,12 @@ mod tests {
 
     #[test]
     fn ids_tell_sets_apart() {
-        let sets = [vec![true, true], vec![true, false], vec![false, false], vec![true, false]];
+        let sets = [
+            vec![true, true],
+            vec![true, false],
+            vec![false, false],
+            vec![true, false],
+        ];
         assert_eq!(ids_of(&sets), [0, 1, 3, 5]);
     }
 }

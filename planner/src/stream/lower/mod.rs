@@ -78,7 +78,11 @@ impl Lowering<'_> {
                 }
                 let columns = unnest.list_type_columns.iter().map(|(c, _)| *c).collect();
                 let input = self.lower(&unnest.input)?;
-                Ok(input.unnest(columns, unnest.options.expand_empty_as_null(), arrow_schema(&unnest.schema)))
+                Ok(input.unnest(
+                    columns,
+                    unnest.options.expand_empty_as_null(),
+                    arrow_schema(&unnest.schema),
+                ))
             }
             LogicalPlan::RecursiveQuery(_) => Err(unsupported("WITH RECURSIVE")),
             other => Err(unsupported(&format!("{}", other.display()))),
