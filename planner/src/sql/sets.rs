@@ -101,9 +101,15 @@ fn item_of(t: &TableFactor) -> Option<(String, Vec<Expr>, bool, Option<TableAlia
             let (_, name) = object_name(name).ok()?;
             Some((name, plain_args(&args.args)?, *with_ordinality, alias.clone()))
         }
-        TableFactor::Function { name, args, alias, .. } => {
+        TableFactor::Function {
+            name,
+            args,
+            alias,
+            with_ordinality,
+            ..
+        } => {
             let (_, name) = object_name(name).ok()?;
-            Some((name, plain_args(args)?, false, alias.clone()))
+            Some((name, plain_args(args)?, *with_ordinality, alias.clone()))
         }
         TableFactor::UNNEST {
             alias,

@@ -7,11 +7,13 @@
 //!   x < ANY S          →  the same with x < max(S) in the place of the first EXISTS;   x < ALL S  =  NOT (x >= ANY S)
 //!   π[EXISTS S](L)     →  π[mark](L mark S on keys)
 //!   π[(S)](L)          →  π[only row(v, n)](L LEFT JOIN γ[keys; first(v), count(*) n](S) on keys)
+//!   π[(γ[f](S))](L)    →  π[f or its value without rows](L LEFT JOIN γ[keys; f](S) on keys), where DataFusion would not do it
 //!   L LATERAL S        →  L JOIN S on keys
 //! ```
 //!
 //! *Keys* are what [`lift()`] finds: the equalities of inner and outer columns, taken out of the subquery. LIMIT n per outer row becomes
-//! `row_number() OVER (PARTITION BY keys …) <= n`. What cannot be lifted is left to DataFusion, which refuses it in the end.
+//! `row_number() OVER (PARTITION BY keys …) <= n`. Sets made of an outer column are made once for each of its values, which is the key then.
+//! What cannot be lifted is refused, or left to DataFusion where that may know better.
 
 use std::sync::Arc;
 
@@ -189,17 +191,54 @@ fn condition(e: Expr, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Ex
             known(&e.subquery, input)?;
             not_in(e, input, names)
         }
-        // In WHERE, NULL and false are alike.
         Expr::Case(case) => match truth(&case) {
             Some((met, _, true)) => condition(met, input, names),
-            Some((met, unknown, false)) => {
-                let e = Expr::IsNotTrue(Box::new(met)).and(Expr::Not(Box::new(unknown)));
+            _ => {
+                let e = two_valued(Expr::Case(case), input, names)?;
                 value(e, input, names, Place::Filter)
             }
-            None => value(Expr::Case(case), input, names, Place::Filter),
         },
-        other => value(other, input, names, Place::Filter),
+        other => {
+            let e = two_valued(other, input, names)?;
+            value(e, input, names, Place::Filter)
+        }
     }
+}
+
+/// A condition in which NULL and false are alike, as in WHERE below AND and OR, without tests that only tell these apart.
+fn two_valued(e: Expr, input: &LogicalPlan, names: &mut Names) -> DfResult<Expr> {
+    Ok(match e {
+        Expr::BinaryExpr(BinaryExpr {
+            left,
+            op: op @ (Operator::And | Operator::Or),
+            right,
+        }) => Expr::BinaryExpr(BinaryExpr::new(
+            Box::new(two_valued(*left, input, names)?),
+            op,
+            Box::new(two_valued(*right, input, names)?),
+        )),
+        Expr::Not(inner) => match *inner {
+            Expr::InSubquery(e) => {
+                let negated = !e.negated;
+                two_valued(Expr::InSubquery(InSubquery { negated, ..e }), input, names)?
+            }
+            other => Expr::Not(Box::new(other)),
+        },
+        Expr::SetComparison(set) => two_valued(compared(set, input.schema())?, input, names)?,
+        Expr::InSubquery(e) => {
+            names.outer = Some(input.clone());
+            match within(e, input.schema(), names)? {
+                Expr::Case(case) => two_valued(Expr::Case(case), input, names)?,
+                other => other,
+            }
+        }
+        Expr::Case(case) => match truth(&case) {
+            Some((met, _, true)) => met,
+            Some((met, unknown, false)) => Expr::IsNotTrue(Box::new(met)).and(Expr::IsNotTrue(Box::new(unknown))),
+            None => Expr::Case(case),
+        },
+        other => other,
+    })
 }
 
 /// `x NOT IN S` as a condition: no row of S equals x, none is NULL, and x is not NULL unless S is empty.
@@ -269,6 +308,18 @@ fn reads_sets(subquery: &Subquery) -> bool {
             .unwrap_or(false)
 }
 
+/// Does an aggregate stand above a derived table, or rows that are counted off? There DataFusion loses columns that it needs.
+fn is_layered(plan: &LogicalPlan) -> bool {
+    plan.exists(|n| {
+        Ok(match n {
+            LogicalPlan::SubqueryAlias(a) => !matches!(a.input.as_ref(), LogicalPlan::TableScan(_)),
+            LogicalPlan::Limit(_) | LogicalPlan::Window(_) | LogicalPlan::Distinct(_) => true,
+            _ => false,
+        })
+    })
+    .unwrap_or(false)
+}
+
 /// A subquery may refer to columns of the query that it stands in, not of one further out.
 fn known(subquery: &Subquery, input: &LogicalPlan) -> DfResult<()> {
     let schema = input.schema();
@@ -312,8 +363,11 @@ fn value(e: Expr, input: &mut LogicalPlan, names: &mut Names, place: Place) -> D
             known(&subquery, input)?;
             let joined = if !aggregates(&subquery.subquery) {
                 only_row(&subquery, input, names)?
-            } else if place == Place::Elsewhere || reads_sets(&subquery) {
-                aggregate_row(&subquery, input, names)?
+            } else if place == Place::Elsewhere || reads_sets(&subquery) || is_layered(&subquery.subquery) {
+                match aggregate_row(&subquery, input, names)? {
+                    None if place != Place::Elsewhere => return Ok(Transformed::no(Expr::ScalarSubquery(subquery))),
+                    joined => joined,
+                }
             } else {
                 return Ok(Transformed::no(Expr::ScalarSubquery(subquery)));
             };
@@ -496,7 +550,7 @@ fn compared(set: SetComparison, schema: &DFSchema) -> DfResult<Expr> {
 /// `L mark S`: the column that says whether the subquery has a row.
 fn marked(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Option<Expr>> {
     names.outer = Some(input.clone());
-    let Some(lifted) = lift(&subquery.subquery, names)? else {
+    let Some(lifted) = lift(with_any_row(&subquery.subquery)?, names)? else {
         return Ok(None);
     };
     if !lifted.is_over(input.schema()) {
@@ -509,6 +563,20 @@ fn marked(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> Df
         .join_on(right, JoinType::LeftMark, [on])?
         .build()?;
     Ok(Some(Expr::Column(Column::new(Some(alias), "mark"))))
+}
+
+/// A plan that has a row whenever `plan` has one: which row comes first does not matter.
+fn with_any_row(plan: &LogicalPlan) -> DfResult<&LogicalPlan> {
+    match plan {
+        LogicalPlan::Limit(l)
+            if matches!(l.get_skip_type()?, SkipType::Literal(0))
+                && matches!(l.get_fetch_type()?, FetchType::Literal(Some(1..))) =>
+        {
+            with_any_row(&l.input)
+        }
+        LogicalPlan::Sort(s) => with_any_row(&s.input),
+        other => Ok(other),
+    }
 }
 
 /// A scalar subquery that may have several rows; the second one is an error, where there is an outer row for it.

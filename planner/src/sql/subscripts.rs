@@ -63,8 +63,17 @@ pub(super) fn array_of_query(q: &Query) -> Result<Expr> {
         },
         _ => None,
     };
+    let alias = match inner.body.as_ref() {
+        SetExpr::Select(s) => match s.projection.as_slice() {
+            [SelectItem::ExprWithAlias { alias, .. }] => Some(alias.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    // By its position, by its name, or written once more.
     let own = |key: &OrderByExpr| match (&key.expr, &item) {
         (Expr::Value(v), _) => matches!(&v.value, Value::Number(n, _) if n == "1"),
+        (Expr::Identifier(name), _) if alias.as_ref() == Some(name) => true,
         (e, Some(item)) => e == item,
         _ => false,
     };
@@ -80,14 +89,18 @@ pub(super) fn array_of_query(q: &Query) -> Result<Expr> {
         }
         _ => false,
     };
-    let (order, from_item) = if keys.iter().all(own) {
+    let (order, from_item) = if let (true, Some(item)) = (simple, &item) {
+        let order = keys.into_iter().map(|key| OrderByExpr {
+            expr: if own(&key) { item.clone() } else { key.expr },
+            ..key
+        });
+        (order.collect(), Some(item.clone()))
+    } else if keys.iter().all(own) {
         let order = keys.into_iter().map(|key| OrderByExpr {
             expr: value.clone(),
             ..key
         });
         (order.collect(), None)
-    } else if let (true, Some(item)) = (simple, item) {
-        (keys, Some(item))
     } else {
         return Err(
             PlanError::unsupported("ARRAY(SELECT … ORDER BY …) of this form is not supported")

@@ -184,7 +184,7 @@ impl Bench {
         let mut builder = DeltaBuilder::new();
         let snapshot = self.relation.snapshot(epoch).unwrap();
         // As when the tier lags, every third time.
-        let completed = (epoch % 3 > 0).then(|| Base::cold(epoch, 0, self.tier.snapshot(), 7));
+        let completed = (!epoch.is_multiple_of(3)).then(|| Base::cold(epoch, 0, self.tier.snapshot(), 7));
         snapshot
             .changes_since(self.frozen, completed.as_ref(), &mut |row, count| {
                 let key = StateKey {
