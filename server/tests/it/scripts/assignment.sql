@@ -1,5 +1,5 @@
 -- What may be assigned to a column: INSERT, UPDATE, literals, set operations; and one zero among keys.
-\set VERBOSITY terse
+\set VERBOSITY sqlstate
 CREATE TABLE d0 (c bool);
 CREATE TABLE d1 (c int2);
 CREATE TABLE d2 (c int4);
