@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use futures::FutureExt;
-use levee_planner::catalog::Catalog;
+use levee_planner::catalog::{Catalog, ObjectKind};
 use levee_planner::interrupt;
 use levee_planner::plan::ObjectId;
 use levee_planner::sql::{Ast, BindSettings, Binder, ExtStatement, OnCommit, Parsed, Statement, parse};
@@ -425,7 +425,7 @@ impl Session {
 
     /// Binds a statement, see [`Session::planned`].
     async fn bind(&mut self, binder: &SessionBinder, parsed: &Parsed, types: &[Option<DataType>]) -> Result<Statement> {
-        if is_short(parsed) {
+        if is_short(parsed, &binder.catalog) {
             return binder.bind(parsed, types);
         }
         let (binder, parsed, types) = (binder.clone(), parsed.clone(), types.to_vec());
@@ -515,10 +515,19 @@ impl Session {
 /// Texts up to this length are parsed in no time.
 const PARSED_BYTES_MAX: usize = 16 << 10;
 
-/// Statements whose binding does not plan anything.
-fn is_short(parsed: &Parsed) -> bool {
+/// Texts up to this length, views that they may read included, are bound in less time than another thread takes to wake up under load.
+const BOUND_BYTES_MAX: usize = 1 << 10;
+
+/// Statements that are bound in no time.
+fn is_short(parsed: &Parsed, catalog: &Catalog) -> bool {
     match &parsed.ast {
-        Ast::Sql(_) => false,
+        Ast::Sql(_) => {
+            let views = catalog.objects().map(|o| match &o.kind {
+                ObjectKind::View(v) => v.sql.len(),
+                _ => 0,
+            });
+            parsed.text.len() <= BOUND_BYTES_MAX && views.sum::<usize>() <= 4 * BOUND_BYTES_MAX
+        }
         Ast::Ext(s) => matches!(
             s.as_ref(),
             ExtStatement::Set { .. }

@@ -128,7 +128,12 @@ impl Session {
         declared: Vec<Option<DataType>>,
     ) -> Result<Prepared> {
         let binder = self.binder();
-        let mut prepared = self.planned(move || Prepared::new(&binder, parsed, declared)).await?;
+        let short = parsed.as_ref().is_none_or(|p| super::is_short(p, &binder.catalog));
+        let mut prepared = if short {
+            Prepared::new(&binder, parsed, declared)?
+        } else {
+            self.planned(move || Prepared::new(&binder, parsed, declared)).await?
+        };
         if let Some(Parsed { ast: Ast::Ext(s), .. }) = &prepared.parsed
             && let ExtStatement::Fetch {
                 name, only_move: false, ..
