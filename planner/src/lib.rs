@@ -9,6 +9,7 @@
 pub mod catalog;
 pub mod connectors;
 pub mod error;
+pub mod interrupt;
 pub mod job;
 pub mod plan;
 pub mod sql;

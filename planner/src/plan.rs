@@ -209,6 +209,13 @@ pub enum StreamOp {
         /// Calls.
         calls: Vec<WindowCall>,
     },
+    /// Each row once for each element of its lists, side by side; where a list is shorter stands NULL.
+    Unnest {
+        /// Columns that are lists in the input and elements in the output.
+        columns: Vec<usize>,
+        /// A row whose lists are all empty or NULL stays, with NULLs.
+        keep_empty: bool,
+    },
 }
 
 /// One window function call.

@@ -3,6 +3,7 @@
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use levee_planner::PlanError;
+use levee_planner::sql::map_df_error;
 use levee_runtime::RuntimeError;
 use levee_storage::StorageError;
 
@@ -290,7 +291,7 @@ impl From<DataFusionError> for SqlError {
             DataFusionError::ResourcesExhausted(m) => Self::new("53200", "out of memory")
                 .detail(m)
                 .hint("Narrow the query, or raise the setting memory_limit."),
-            DataFusionError::NotImplemented(m) => Self::unsupported(lower_first(&m)),
+            DataFusionError::NotImplemented(m) => map_df_error(DataFusionError::NotImplemented(m)).into(),
             DataFusionError::Plan(m) => Self::new("42601", lower_first(&m)),
             DataFusionError::SchemaError(e, _) => Self::new("42703", lower_first(&e.to_string())),
             DataFusionError::SQL(e, _) => Self::new("42601", e.to_string()),

@@ -37,7 +37,7 @@ pub struct Server {
     pub write_bytes_max: usize,
     /// Where queries run: apart from the sessions' threads, which so stay free to hear a cancel request.
     pub queries: tokio::runtime::Handle,
-    base: SessionState,
+    base: Arc<SessionState>,
     sessions: Mutex<HashMap<i32, (i32, Arc<Cancel>)>>,
     next_pid: AtomicI32,
     connections: AtomicUsize,
@@ -72,7 +72,7 @@ impl Server {
             stop,
             write_bytes_max,
             queries,
-            base,
+            base: Arc::new(base),
             sessions: Mutex::default(),
             next_pid: AtomicI32::new(1),
             connections: AtomicUsize::new(0),
@@ -83,8 +83,8 @@ impl Server {
     }
 
     /// The session state that every statement starts from.
-    pub fn base_state(&self) -> SessionState {
-        self.base.clone()
+    pub fn base_state(&self) -> Arc<SessionState> {
+        Arc::clone(&self.base)
     }
 
     /// Newest epoch that a client's acknowledged write entered.

@@ -157,7 +157,7 @@ impl Db {
             system: Arc::new(NoSystemTables),
             settings,
             extra_udfs: Vec::new(),
-            base: Some(self.session.clone()),
+            base: Some(Arc::new(self.session.clone())),
         }
     }
 

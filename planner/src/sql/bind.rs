@@ -17,7 +17,7 @@ use sqlparser::ast;
 use super::errors::{locate, map_df_error};
 use super::provider::Provider;
 use super::rewrite::{self, Mode};
-use super::{Binder, CatalogTable, Query, names, scopes, types};
+use super::{Binder, CatalogTable, Query, merged, names, scopes, types};
 use crate::catalog::{CatalogObject, Reference, ViewDef};
 use crate::plan::ObjectId;
 use crate::{PlanError, Result};
@@ -79,6 +79,14 @@ impl Binder {
         references: Option<&[Reference]>,
     ) -> Result<Bound> {
         let mut rewritten = q.clone();
+        if merged::any(q) {
+            let mut columns = |q: &ast::Query| {
+                let bound = self.plan_query(q, state, mode, depth, params, references)?;
+                let fields = bound.schema.fields().iter();
+                Ok(fields.map(|f| (f.name().clone(), f.data_type().clone())).collect())
+            };
+            merged::settle(&mut rewritten, &mut columns)?;
+        }
         rewrite::query(&mut rewritten, mode)?;
         let mut apart = BTreeSet::new();
         let (provider, plan) = loop {
@@ -108,6 +116,7 @@ impl Binder {
         refuse_windows(&plan)?;
         let plan = self.settle_ties(plan)?;
         let plan = super::unions::settle(plan).map_err(map_df_error)?;
+        let plan = super::subqueries::settle(plan).map_err(map_df_error)?;
         let plan = type_placeholders(plan)?;
         refuse_records(&plan)?;
         refuse_json_keys(&plan)?;

@@ -3,9 +3,9 @@
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result as DfResult, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, when};
 
-use super::operators::{Typed, as_decimal, binary, coerce, common_type, df, is_int, is_number};
+use super::operators::{Typed, as_decimal, binary, coerce, common_type, df, has_own_equality, is_int, is_number};
 use super::types::{self, interval};
 use super::typing::{typed, with_args};
 use crate::sql::functions::{arith::decimal_parts, call};
@@ -18,19 +18,31 @@ pub(super) fn scalar(f: ScalarFunction, schema: &DFSchema) -> DfResult<Expr> {
         .iter()
         .map(|a| typed(a.clone(), schema))
         .collect::<DfResult<Vec<_>>>()?;
-    if name == "generate_series" {
-        return df(Err(crate::PlanError::unsupported(
-            "generate_series in a select list is not supported",
-        )
-        .hint("It may stand in FROM.")));
-    }
     if let Some(typed) = super::collections::call_typed(&name, &args) {
         return df(typed);
+    }
+    if name == "nullif"
+        && let [a, b] = args.as_slice()
+        && let Ok(target) = common_type(&[a.ty.clone(), b.ty.clone()], "NULLIF")
+        && has_own_equality(&target)
+    {
+        let value = df(coerce(a.clone(), &target))?;
+        let equal = df(binary(a.clone(), Operator::Eq, b.clone()))?;
+        return when(equal, Expr::Literal(ScalarValue::try_from(&target)?, None)).otherwise(value);
     }
     let args = match name.as_str() {
         "coalesce" | "greatest" | "least" => unify(args, &name.to_uppercase())?,
         "nullif" => unify(args, "NULLIF")?,
         "round" | "trunc" | "ceil" | "ceiling" | "floor" | "abs" | "sign" => number_args(args)?,
+        "pg_series_list" => series_args(args)?,
+        "pg_jsonb_keys" | "pg_jsonb_values" | "pg_jsonb_texts" | "pg_jsonb_elements" | "pg_jsonb_element_texts" => args
+            .into_iter()
+            .map(|a| literal(a, &types::JSONB))
+            .collect::<DfResult<_>>()?,
+        "pg_json_elements" | "pg_json_element_texts" => args
+            .into_iter()
+            .map(|a| literal(a, &types::JSON))
+            .collect::<DfResult<_>>()?,
         "pg_extract" | "date_part" | "date_trunc" => time_args(args, 1)?,
         "date_bin" => bin_args(args)?,
         "to_char" => args
@@ -108,6 +120,37 @@ fn boolean_letter(a: Typed) -> DfResult<Expr> {
 fn unify(args: Vec<Typed>, construct: &str) -> DfResult<Vec<Expr>> {
     let all: Vec<Option<DataType>> = args.iter().map(|a| a.ty.clone()).collect();
     let target = df(common_type(&all, construct))?;
+    args.into_iter().map(|a| df(coerce(a, &target))).collect()
+}
+
+/// Bounds and step of a series: of one integer type, or timestamps and an interval.
+fn series_args(args: Vec<Typed>) -> DfResult<Vec<Expr>> {
+    let moment = |t: &DataType| matches!(t, DataType::Timestamp(..) | DataType::Date32);
+    let known = |t: &Typed| t.ty.clone();
+    if args.iter().take(2).filter_map(known).any(|t| moment(&t)) {
+        let plain = args.iter().take(2).filter_map(known).all(|t| t == types::timestamp());
+        let target = if plain {
+            types::timestamp()
+        } else {
+            types::timestamptz()
+        };
+        let step = interval();
+        return args
+            .into_iter()
+            .enumerate()
+            .map(|(i, a)| df(coerce(a, if i < 2 { &target } else { &step })))
+            .collect();
+    }
+    let all: Vec<Option<DataType>> = args.iter().map(known).collect();
+    if all.iter().flatten().any(|t| !is_int(t)) {
+        // Which there are no series of is said by the function.
+        return args.into_iter().map(any_arg).collect();
+    }
+    let target = if all.contains(&Some(DataType::Int64)) {
+        DataType::Int64
+    } else {
+        DataType::Int32
+    };
     args.into_iter().map(|a| df(coerce(a, &target))).collect()
 }
 

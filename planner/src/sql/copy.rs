@@ -434,7 +434,7 @@ fn rest(
     let options = copy_options(p, cx)?;
     let filter = if !to && p.parse_keyword(Keyword::WHERE) {
         let mut e = p.parse_expr().map_err(err)?;
-        super::precedence::settle(&mut e);
+        super::precedence::settle(&mut e)?;
         Some(e)
     } else {
         None

@@ -93,7 +93,7 @@ pub(super) fn create_as(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Opt
     } else {
         let mut inner = sub_parser(cx.tokens[from..to].to_vec());
         let mut query = inner.parse_query().map_err(|e| cx.error(e))?;
-        super::precedence::settle(&mut query);
+        super::precedence::settle(&mut query)?;
         cx.expect_end(&inner)?;
         query
     };

@@ -44,7 +44,7 @@ pub(super) fn declare(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtSt
     }
     p.expect_keyword(Keyword::FOR).map_err(|e| cx.error(e))?;
     let mut query = p.parse_query().map_err(|e| cx.error(e))?;
-    super::precedence::settle(&mut query);
+    super::precedence::settle(&mut query)?;
     Ok(ExtStatement::DeclareCursor {
         name,
         binary,

@@ -13,6 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use sqlparser::ast::{self, OrderByKind, Query, Select, SelectItem, SetExpr, TableFactor};
 
 use super::ext::fold;
+use super::functions::external;
 use super::names::{MARK, shown};
 use super::rewrite::item_key;
 use super::unions::{has_set_operation, settle};
@@ -28,6 +29,7 @@ impl RelationPlanner for DerivedPlanner {
         relation: TableFactor,
         context: &mut dyn RelationPlannerContext,
     ) -> DfResult<RelationPlanning> {
+        crate::interrupt::check().map_err(external)?;
         match relation {
             // The alias is taken away for the inner planning, which also tells that planning apart.
             TableFactor::Derived {
@@ -51,6 +53,14 @@ impl RelationPlanner for DerivedPlanner {
                     Some(alias),
                 ))))
             }
+            TableFactor::UNNEST {
+                alias: Some(alias),
+                array_exprs,
+                ..
+            } => Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
+                super::sets::plan(array_exprs, context)?,
+                Some(alias),
+            )))),
             other => Ok(RelationPlanning::Original(Box::new(other))),
         }
     }

@@ -614,7 +614,8 @@ fn has_subquery(e: &ast::Expr) -> bool {
 /// Literals in the select list of INSERT … SELECT take the type of their column.
 fn mark_targets(body: &mut SetExpr, targets: &[usize], table: &TableDef) {
     match body {
-        SetExpr::Select(s) => {
+        // Among distinct rows, and in the branches of a set operation, a literal has a type before it is assigned: text.
+        SetExpr::Select(s) if s.distinct.is_none() => {
             let wild = s.projection.iter().any(|i| item_expr(i).is_none());
             if wild {
                 return;
@@ -634,10 +635,6 @@ fn mark_targets(body: &mut SetExpr, targets: &[usize], table: &TableDef) {
                     *e = mark_assign(e.clone(), table.schema.field(*c));
                 }
             }
-        }
-        SetExpr::SetOperation { left, right, .. } => {
-            mark_targets(left, targets, table);
-            mark_targets(right, targets, table);
         }
         SetExpr::Query(q) => mark_targets(&mut q.body, targets, table),
         _ => {}

@@ -38,12 +38,20 @@ pub fn map_df_error(e: DataFusionError) -> PlanError {
 }
 
 fn not_implemented(m: &str) -> PlanError {
-    if m.contains("Subquery") || m.contains("Exists") {
-        return PlanError::unsupported("a subquery of this form is not supported")
-            .detail("IN, EXISTS and correlated subqueries may stand in WHERE, joined with AND; a correlated scalar subquery must be an aggregate")
-            .hint("Rewrite it as a join.");
+    if m.contains("Subquery") || m.contains("Exists") || m.contains("OuterReferenceColumn") {
+        return subquery_form();
     }
     PlanError::unsupported(tidy(m))
+}
+
+/// What is left of subqueries cannot be a join.
+pub(super) fn subquery_form() -> PlanError {
+    PlanError::unsupported("a subquery of this form is not supported")
+        .detail(
+            "References to columns of the outer query may stand in its WHERE, under GROUP BY and LIMIT as equalities only, and not two \
+             queries further in.",
+        )
+        .hint("Write a join, with a subquery in FROM that is grouped by the compared columns.")
 }
 
 fn map_shared(e: &DataFusionError) -> PlanError {
@@ -190,7 +198,7 @@ fn plan_error(m: &str) -> PlanError {
         return PlanError::new("42701", tidy(m));
     }
     if m.contains("Correlated") || m.contains("correlated") {
-        return PlanError::unsupported(tidy(m)).hint("Rewrite the subquery as a join.");
+        return subquery_form();
     }
     if m.contains("WITH query name") || m.contains("specified more than once") {
         return PlanError::new("42712", tidy(m));

@@ -329,7 +329,7 @@ fn sink_query(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
 pub(super) fn query_text(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<QueryText> {
     let offset = cx.lines.offset(p.peek_token().span.start);
     let mut query = p.parse_query().map_err(|e| cx.error(e))?;
-    super::precedence::settle(&mut query);
+    super::precedence::settle(&mut query)?;
     let end = match p.peek_token() {
         t if t.token == Token::EOF => usize::MAX,
         t => cx.lines.offset(t.span.start),

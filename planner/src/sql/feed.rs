@@ -42,7 +42,7 @@ pub(super) fn create_table(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<
     if inner.peek_token().token != Token::EOF {
         return Err(cx.error_here(&inner));
     }
-    super::precedence::settle(&mut statement);
+    super::precedence::settle(&mut statement)?;
     let Statement::CreateTable(table) = statement else {
         return Err(cx.error_here(p));
     };

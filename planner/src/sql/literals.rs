@@ -100,6 +100,115 @@ pub(super) fn row_comparison(l: &[Expr], op: &BinaryOperator, r: &[Expr]) -> Res
     Ok(Expr::Nested(Box::new(all)))
 }
 
+/// `(a, b) [NOT] IN ((1, 2), …)` as comparisons, in a tree as deep as the logarithm of their number.
+pub(super) fn row_in_list(row: &Expr, list: &[Expr], negated: bool) -> Result<Expr> {
+    let Expr::Tuple(l) = row else {
+        return Err(PlanError::internal("a row is none"));
+    };
+    let mut tests = list
+        .iter()
+        .map(|item| match item {
+            Expr::Tuple(r) => row_comparison(l, &BinaryOperator::Eq, r),
+            _ => Err(PlanError::new("42601", "unequal number of entries in row expressions")),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    while tests.len() > 1 {
+        let mut pairs = Vec::with_capacity(tests.len().div_ceil(2));
+        let mut rest = tests.into_iter();
+        while let Some(first) = rest.next() {
+            pairs.push(match rest.next() {
+                Some(second) => Expr::Nested(Box::new(Expr::BinaryOp {
+                    left: Box::new(first),
+                    op: BinaryOperator::Or,
+                    right: Box::new(second),
+                })),
+                None => first,
+            });
+        }
+        tests = pairs;
+    }
+    let any = tests
+        .pop()
+        .ok_or_else(|| PlanError::new("42601", "syntax error at or near \")\""))?;
+    Ok(if negated {
+        Expr::UnaryOp {
+            op: ast::UnaryOperator::Not,
+            expr: Box::new(any),
+        }
+    } else {
+        any
+    })
+}
+
+/// `(a, b) [NOT] IN (SELECT …)`: a row is in if there is an equal one, and may be in if there is one that is not known to differ.
+///
+/// ```text
+/// CASE WHEN EXISTS (SELECT 1 FROM (…) AS s(c1, c2) WHERE s.c1 = a AND s.c2 = b) THEN true
+///      WHEN EXISTS (SELECT 1 FROM (…) AS s(c1, c2) WHERE (s.c1 = a) IS NOT FALSE AND …) THEN NULL ELSE false END
+/// ```
+pub(super) fn row_in_subquery(row: &[Expr], subquery: &ast::Query, negated: bool) -> Result<Expr> {
+    let mut alias = super::syntax::table_alias(&format!("row{}", super::names::MARK));
+    for i in 1..=row.len() {
+        alias.columns.push(ast::TableAliasColumnDef {
+            name: ast::Ident::with_quote('"', format!("c{i}")),
+            data_type: None,
+        });
+    }
+    let exists = |known: bool| -> Result<Expr> {
+        let mut query = super::parse::parse_query("SELECT 1 FROM (SELECT 1) AS s WHERE true")?;
+        if let ast::SetExpr::Select(s) = query.body.as_mut() {
+            let mut all: Option<Expr> = None;
+            for (i, e) in row.iter().enumerate() {
+                let column = vec![alias.name.clone(), ast::Ident::with_quote('"', format!("c{}", i + 1))];
+                let equal = Expr::Nested(Box::new(Expr::BinaryOp {
+                    left: Box::new(Expr::CompoundIdentifier(column)),
+                    op: BinaryOperator::Eq,
+                    right: Box::new(Expr::Nested(Box::new(e.clone()))),
+                }));
+                let test = if known {
+                    equal
+                } else {
+                    Expr::IsNotFalse(Box::new(equal))
+                };
+                all = Some(match all {
+                    None => test,
+                    Some(before) => Expr::BinaryOp {
+                        left: Box::new(before),
+                        op: BinaryOperator::And,
+                        right: Box::new(test),
+                    },
+                });
+            }
+            s.selection = all;
+            if let Some(ast::TableFactor::Derived {
+                subquery: inner,
+                alias: own,
+                ..
+            }) = s.from.first_mut().map(|f| &mut f.relation)
+            {
+                **inner = subquery.clone();
+                *own = Some(alias.clone());
+            }
+        }
+        Ok(Expr::Exists {
+            subquery: query,
+            negated: false,
+        })
+    };
+    let truth = |b: bool| Expr::Value(Value::Boolean(b).into());
+    let when = |condition: Expr, result: Expr| ast::CaseWhen { condition, result };
+    Ok(Expr::Case {
+        case_token: ast::helpers::attached_token::AttachedToken::empty(),
+        end_token: ast::helpers::attached_token::AttachedToken::empty(),
+        operand: None,
+        conditions: vec![
+            when(exists(true)?, truth(!negated)),
+            when(exists(false)?, super::syntax::null()),
+        ],
+        else_result: Some(Box::new(truth(negated))),
+    })
+}
+
 /// A bare number: int4 if it fits, else int8, else numeric with its own digits.
 pub(super) fn number_literal(e: &mut Expr) -> Result<()> {
     let Expr::Value(v) = e else { return Ok(()) };

@@ -107,7 +107,7 @@ pub(super) fn select(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Option
     let (head, rest) = cx.tokens.split_at(start);
     let mut inner = sub_parser(head.to_vec());
     let mut query = inner.parse_query().map_err(|e| cx.error(e))?;
-    super::precedence::settle(&mut query);
+    super::precedence::settle(&mut query)?;
     if inner.peek_token().token != Token::EOF {
         return Err(cx.error_here(&inner));
     }

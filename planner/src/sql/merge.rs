@@ -80,7 +80,7 @@ pub(super) fn merge(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<ExtStat
 
 fn expr(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<Expr> {
     let mut e = p.parse_expr().map_err(|e| cx.error(e))?;
-    super::precedence::settle(&mut e);
+    super::precedence::settle(&mut e)?;
     Ok(e)
 }
 
@@ -109,7 +109,7 @@ fn clause(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<MergeClause> {
         p.expect_keyword(Keyword::SET).map_err(err)?;
         let mut assignments = p.parse_comma_separated(Parser::parse_assignment).map_err(err)?;
         for a in &mut assignments {
-            super::precedence::settle(&mut a.value);
+            super::precedence::settle(&mut a.value)?;
         }
         MergeAction::Update(assignments)
     } else if !matched && word_is(p, "insert") {
@@ -139,7 +139,7 @@ fn insert(p: &mut Parser<'_>, cx: &ParseContext<'_>) -> Result<MergeAction> {
     p.expect_token(&Token::LParen).map_err(err)?;
     let mut values = p.parse_comma_separated(Parser::parse_expr).map_err(err)?;
     for v in &mut values {
-        super::precedence::settle(v);
+        super::precedence::settle(v)?;
     }
     p.expect_token(&Token::RParen).map_err(err)?;
     Ok(MergeAction::Insert {

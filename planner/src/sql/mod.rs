@@ -50,10 +50,12 @@ mod samples;
 mod scopes;
 mod sequences;
 mod session;
+mod sets;
 mod sinks;
 mod sources;
 mod state;
 mod statement;
+mod subqueries;
 mod subscripts;
 mod syntax;
 mod table;
@@ -113,9 +115,9 @@ pub struct Parsed {
 #[derive(Debug, Clone)]
 pub enum Ast {
     /// sqlparser's tree.
-    Sql(Box<sqlparser::ast::Statement>),
+    Sql(Arc<sqlparser::ast::Statement>),
     /// The extension parser's tree.
-    Ext(Box<ExtStatement>),
+    Ext(Arc<ExtStatement>),
 }
 
 /// Tables that are not in the catalog (`pg_catalog`, `information_schema`, `levee_catalog`); the server supplies them.
@@ -463,7 +465,7 @@ pub struct Binder {
     /// Further scalar functions, such as `version()` and `current_user`, that depend on the server or the session.
     pub extra_udfs: Vec<Arc<datafusion::logical_expr::ScalarUDF>>,
     /// The session state to start from (with a memory limit, say); `None`: a new one of [`pg_session_state`] each time.
-    pub base: Option<SessionState>,
+    pub base: Option<Arc<SessionState>>,
 }
 
 /// Options written in WITH (…), keys lower-cased.

@@ -363,6 +363,11 @@ fn op_text(op: Operator) -> String {
     }
 }
 
+/// Has the type equal values that DataFusion's CASE and NULLIF call different?
+pub(super) fn has_own_equality(t: &DataType) -> bool {
+    is_float(t) || t == &interval() || item_of(t).is_some()
+}
+
 fn compare(l: Typed, op: Operator, r: Typed) -> Result<Expr> {
     let target = match (&l.ty, &r.ty) {
         (None, None) => DataType::Utf8,

@@ -4,6 +4,8 @@
 //! (streaming DDL, session commands, COPY; see [`super::ext`]) is read by that, everything else by sqlparser's PostgreSQL
 //! grammar. Depth is bounded before parsing, so that hostile nesting is an error and not a stack overflow.
 
+use std::sync::Arc;
+
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError};
 
@@ -90,7 +92,7 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
         return Ok(Parsed {
             text: text.to_owned(),
             offset,
-            ast: Ast::Sql(Box::new(sqlparser::ast::Statement::Query(query))),
+            ast: Ast::Sql(Arc::new(sqlparser::ast::Statement::Query(query))),
         });
     }
     let lines = Lines::new(text);
@@ -101,11 +103,11 @@ pub(super) fn parse_one(text: &str, tokens: &[TokenWithSpan], offset: usize) -> 
         lines: &lines,
     };
     let ast = match ext::parse(&mut parser, &context)? {
-        Some(statement) => Ast::Ext(Box::new(statement)),
+        Some(statement) => Ast::Ext(Arc::new(statement)),
         None => {
             let mut statement = parser.parse_statement().map_err(|e| context.error(e))?;
-            precedence::settle(&mut statement);
-            Ast::Sql(Box::new(statement))
+            precedence::settle(&mut statement)?;
+            Ast::Sql(Arc::new(statement))
         }
     };
     context.expect_end(&parser)?;
@@ -197,7 +199,7 @@ pub(super) fn parse_query(text: &str) -> Result<Box<sqlparser::ast::Query>> {
     };
     let mut parser = sub_parser(tokens.clone());
     let mut query = parser.parse_query().map_err(|e| context.error(e))?;
-    precedence::settle(&mut query);
+    precedence::settle(&mut query)?;
     context.expect_end(&parser)?;
     Ok(query)
 }
@@ -213,7 +215,7 @@ pub(super) fn parse_expr(text: &str) -> Result<sqlparser::ast::Expr> {
     };
     let mut parser = sub_parser(tokens.clone());
     let mut expr = parser.parse_expr().map_err(|e| context.error(e))?;
-    precedence::settle(&mut expr);
+    precedence::settle(&mut expr)?;
     context.expect_end(&parser)?;
     Ok(expr)
 }
@@ -409,7 +411,7 @@ impl Chains {
     }
 }
 
-fn too_deep() -> PlanError {
+pub(super) fn too_deep() -> PlanError {
     PlanError::new("54001", "statement is too complex")
         .detail("its expressions are nested too deeply")
         .hint("Split it with WITH clauses or views, or use IN with a list instead of a chain of OR.")

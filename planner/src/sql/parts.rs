@@ -74,15 +74,15 @@ pub fn parts(parsed: &Parsed) -> Result<Option<Parts>> {
     if (!has(b"with") && !has(b"for")) || sqlparser::ast::Visit::visit(statement.as_ref(), &mut Finder).is_continue() {
         return Ok(None);
     }
-    let mut main = statement.clone();
+    let mut main = statement.as_ref().clone();
     let mut taker = Taker {
         text: parsed,
         parts: Vec::new(),
     };
-    if let Sql::Query(q) = main.as_mut() {
+    if let Sql::Query(q) = &mut main {
         taker.writes_of(q)?;
     }
-    if let ControlFlow::Break(e) = VisitMut::visit(main.as_mut(), &mut taker) {
+    if let ControlFlow::Break(e) = VisitMut::visit(&mut main, &mut taker) {
         return Err(e);
     }
     if taker.parts.is_empty() {
@@ -91,7 +91,7 @@ pub fn parts(parsed: &Parsed) -> Result<Option<Parts>> {
     Ok(Some(Parts {
         parts: taker.parts,
         main: Parsed {
-            ast: Ast::Sql(main),
+            ast: Ast::Sql(std::sync::Arc::new(main)),
             ..parsed.clone()
         },
     }))
@@ -166,7 +166,7 @@ impl Taker<'_> {
                 }
                 query.with = Some(earlier);
             }
-            cte.query = self.take(Ast::Sql(Box::new(Sql::Query(query))))?;
+            cte.query = self.take(Ast::Sql(std::sync::Arc::new(Sql::Query(query))))?;
             if returns {
                 at += 1;
             } else {
@@ -205,7 +205,7 @@ impl Taker<'_> {
             })
             .collect::<Result<Vec<_>>>()?;
         let part = ExtStatement::SelectLocking { query, clauses };
-        *q = *self.take(Ast::Ext(Box::new(part)))?;
+        *q = *self.take(Ast::Ext(std::sync::Arc::new(part)))?;
         Ok(())
     }
 }

@@ -1,24 +1,43 @@
+//! What the parser reads otherwise than it is meant, mended before anything walks the tree.
+//!
 //! `IS DISTINCT FROM` binds as PostgreSQL says: tighter than NOT, AND and OR.
 //!
 //! The parser reads everything to the right of it as its operand, so `a IS DISTINCT FROM b AND c` arrives as
 //! `a IS DISTINCT FROM (b AND c)`, and what precedes it binds to that. Parentheses are nodes of their own in the tree, so reading
 //! a tree of these four operators from left to right gives back what was written, and it is put together anew from that.
+//!
+//! A chain of UNIONs arrives as a tree as deep as the chain is long, on which every later walk that looks at subtrees takes quadratic
+//! time. UNION and INTERSECT are associative, so [`super::unions::balance`] makes it as deep as its logarithm.
 
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, VisitMut, VisitorMut};
+use sqlparser::ast::{BinaryOperator, Expr, Query, UnaryOperator, VisitMut, VisitorMut};
 
 use super::syntax::null;
+use crate::{PlanError, Result};
 
-/// Repairs every expression of a parsed statement.
-pub(super) fn settle<T: VisitMut>(parsed: &mut T) {
-    let ControlFlow::Continue(()) = VisitMut::visit(parsed, &mut Settle);
+/// Repairs every expression and every set operation of a parsed statement.
+///
+/// # Errors
+/// 54001 for set operations that stay nested too deeply.
+pub(super) fn settle<T: VisitMut>(parsed: &mut T) -> Result<()> {
+    match VisitMut::visit(parsed, &mut Settle) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(e) => Err(e),
+    }
 }
 
 struct Settle;
 
 impl VisitorMut for Settle {
-    type Break = std::convert::Infallible;
+    type Break = PlanError;
+
+    fn pre_visit_query(&mut self, q: &mut Query) -> ControlFlow<Self::Break> {
+        match super::unions::balance(&mut q.body) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(e) => ControlFlow::Break(e),
+        }
+    }
 
     fn pre_visit_expr(&mut self, e: &mut Expr) -> ControlFlow<Self::Break> {
         if misread(e) {

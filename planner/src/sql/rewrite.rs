@@ -99,6 +99,9 @@ impl VisitorMut for Rewriter {
     }
 
     fn pre_visit_table_factor(&mut self, t: &mut TableFactor) -> Flow {
+        if let ControlFlow::Break(e) = flow(super::sets::table_factor(t, self.mode == Mode::Streaming)) {
+            return ControlFlow::Break(e);
+        }
         flow(table_factor(t))
     }
 
@@ -194,12 +197,6 @@ fn prepare_body(body: &mut SetExpr) -> Result<()> {
             }
             Ok(())
         }
-        SetExpr::SetOperation {
-            op: op @ (ast::SetOperator::Except | ast::SetOperator::Intersect),
-            set_quantifier: ast::SetQuantifier::All,
-            ..
-        } => Err(PlanError::unsupported(format!("{op} ALL is not supported"))
-            .hint("Number equal rows with row_number() OVER (PARTITION BY …) on both sides, and leave ALL out.")),
         SetExpr::SetOperation { left, right, .. } => {
             prepare_body(left)?;
             prepare_body(right)
@@ -218,7 +215,7 @@ fn prepare_select(s: &mut Select) -> Result<()> {
             PlanError::unsupported("SELECT … INTO is not supported").hint("Use CREATE TABLE and INSERT … SELECT.")
         );
     }
-    super::merged::columns(s)?;
+    super::sets::select(s)?;
     name_columns(s);
     if let Some(e) = s.selection.take() {
         s.selection = Some(condition(e, "WHERE"));
@@ -357,6 +354,18 @@ impl Rewriter {
                     *e = row_comparison(l, op, r)?;
                 }
             }
+            Expr::InList { expr, list, negated } if matches!(expr.as_ref(), Expr::Tuple(_)) => {
+                *e = super::literals::row_in_list(expr, list, *negated)?;
+            }
+            Expr::InSubquery {
+                expr,
+                subquery,
+                negated,
+            } => {
+                if let Expr::Tuple(row) = expr.as_ref() {
+                    *e = super::literals::row_in_subquery(row, subquery, *negated)?;
+                }
+            }
             Expr::Cast { expr, .. } => {
                 // A scientific literal is read by the target's own rules, so `1e300::float8` need not be a numeric first.
                 if let Expr::Value(v) = expr.as_mut()
@@ -374,6 +383,10 @@ impl Rewriter {
     fn function(&mut self, e: &mut Expr) -> Result<()> {
         let Expr::Function(f) = e else { return Ok(()) };
         let (schema, name) = object_name(&f.name)?;
+        if let ("array", FunctionArguments::Subquery(q)) = (name.as_str(), &f.args) {
+            *e = super::subscripts::array_of_query(q)?;
+            return Ok(());
+        }
         if f.over.is_none()
             && f.filter.is_none()
             && let Some(moment) = Moment::of(&name)

@@ -44,8 +44,8 @@ pub fn pg_session_state(parallelism: usize, runtime: Option<Arc<RuntimeEnv>>) ->
     let rules = Optimizer::new()
         .rules
         .into_iter()
-        .filter(|r| r.name() != "single_distinct_aggregation_to_group_by")
-        .collect();
+        .filter(|r| r.name() != "single_distinct_aggregation_to_group_by");
+    let rules = crate::interrupt::interruptible(rules);
     let mut builder = SessionStateBuilder::new()
         .with_config(config)
         .with_default_features()

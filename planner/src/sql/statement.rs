@@ -29,7 +29,8 @@ impl Binder {
     pub fn session_state(&self) -> SessionState {
         let mut state = self
             .base
-            .clone()
+            .as_deref()
+            .cloned()
             .unwrap_or_else(|| pg_session_state(self.settings.parallelism, None));
         for f in &self.extra_udfs {
             // Registration of a named function into a fresh state has no failing case.

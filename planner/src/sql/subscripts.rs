@@ -5,11 +5,13 @@
 //! | `ARRAY[x, y]` | `pg_array(x, y)` |
 //! | `a[i]` | `pg_subscript(a, i)` |
 //! | `a[l:u]`, `a[l:]`, … | `pg_slice(a, l, u, 'b')`, `pg_slice(a, l, NULL, 'l')`, … |
+//! | `ARRAY(SELECT x …)` | `(SELECT coalesce(array_agg(x), '{}') …)` |
 //! | `x < ANY (a)`, `x <> ALL (a)` | `pg_any(x, '<', a)`, `pg_all(x, '<>', a)` |
 
 use sqlparser::ast::{
     AccessExpr, BinaryOperator, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentClause, FunctionArguments, OrderByExpr, OrderByOptions, Subscript,
+    FunctionArgumentClause, FunctionArguments, GroupByExpr, Ident, OrderByExpr, OrderByKind, OrderByOptions, Query,
+    SelectItem, SetExpr, Subscript, TableFactor, Value,
 };
 
 use super::array_text::several_dimensions;
@@ -43,6 +45,103 @@ pub(super) fn rewrite(e: &mut Expr) -> Result<()> {
         other => other,
     };
     Ok(())
+}
+
+/// `ARRAY(SELECT …)` is `(SELECT coalesce(array_agg(x ORDER BY …), '{}') FROM …)`. An ORDER BY must be of what is selected, or belong to a
+/// plain SELECT, so that it can move into the call.
+pub(super) fn array_of_query(q: &Query) -> Result<Expr> {
+    let mut inner = q.clone();
+    let keys = match inner.order_by.as_ref().map(|o| &o.kind) {
+        Some(OrderByKind::Expressions(keys)) => keys.clone(),
+        _ => Vec::new(),
+    };
+    let item = match inner.body.as_ref() {
+        SetExpr::Select(s) => match s.projection.as_slice() {
+            [SelectItem::UnnamedExpr(e) | SelectItem::ExprWithAlias { expr: e, .. }] => Some(e.clone()),
+            [_] => None,
+            _ => return Err(PlanError::new("42601", "subquery must return only one column")),
+        },
+        _ => None,
+    };
+    let alias = match inner.body.as_ref() {
+        SetExpr::Select(s) => match s.projection.as_slice() {
+            [SelectItem::ExprWithAlias { alias, .. }] => Some(alias.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    // By its position, by its name, or written once more.
+    let own = |key: &OrderByExpr| match (&key.expr, &item) {
+        (Expr::Value(v), _) => matches!(&v.value, Value::Number(n, _) if n == "1"),
+        (Expr::Identifier(name), _) if alias.as_ref() == Some(name) => true,
+        (e, Some(item)) => e == item,
+        _ => false,
+    };
+    let value = Expr::CompoundIdentifier(vec![Ident::new("array_items"), Ident::new("item")]);
+    let simple = match inner.body.as_ref() {
+        SetExpr::Select(s) => {
+            let grouped = !matches!(&s.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty());
+            s.distinct.is_none()
+                && !grouped
+                && s.having.is_none()
+                && inner.limit_clause.is_none()
+                && inner.fetch.is_none()
+        }
+        _ => false,
+    };
+    let (order, from_item) = if let (true, Some(item)) = (simple, &item) {
+        let order = keys.into_iter().map(|key| OrderByExpr {
+            expr: if own(&key) { item.clone() } else { key.expr },
+            ..key
+        });
+        (order.collect(), Some(item.clone()))
+    } else if keys.iter().all(own) {
+        let order = keys.into_iter().map(|key| OrderByExpr {
+            expr: value.clone(),
+            ..key
+        });
+        (order.collect(), None)
+    } else {
+        return Err(
+            PlanError::unsupported("ARRAY(SELECT … ORDER BY …) of this form is not supported")
+                .hint("Order by the selected expression, or use array_agg(x ORDER BY y) over a subquery in FROM."),
+        );
+    };
+    let call = function(
+        "coalesce",
+        vec![aggregate(from_item.clone().unwrap_or(value), order), string("{}")],
+    );
+    if from_item.is_some() {
+        inner.order_by = None;
+        if let SetExpr::Select(s) = inner.body.as_mut() {
+            s.projection = vec![SelectItem::UnnamedExpr(call)];
+        }
+        return Ok(Expr::Subquery(Box::new(inner)));
+    }
+    if inner.limit_clause.is_none() && inner.fetch.is_none() {
+        inner.order_by = None;
+    }
+    let mut outer = super::parse::parse_query("SELECT 1 FROM (SELECT 1) AS array_items(item)")?;
+    if let SetExpr::Select(s) = outer.body.as_mut() {
+        s.projection = vec![SelectItem::UnnamedExpr(call)];
+        if let Some(TableFactor::Derived { subquery, .. }) = s.from.first_mut().map(|f| &mut f.relation) {
+            **subquery = inner;
+        }
+    }
+    Ok(Expr::Subquery(outer))
+}
+
+fn aggregate(e: Expr, order: Vec<OrderByExpr>) -> Expr {
+    let mut call = function("array_agg", vec![e]);
+    if let Expr::Function(Function {
+        args: FunctionArguments::List(list),
+        ..
+    }) = &mut call
+        && !order.is_empty()
+    {
+        list.clauses.push(FunctionArgumentClause::OrderBy(order));
+    }
+    call
 }
 
 fn quantified(name: &str, left: Expr, op: &BinaryOperator, right: Expr) -> Result<Expr> {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{DFSchema, Result as DfResult, ScalarValue, TableReference};
-use datafusion::logical_expr::expr::{BinaryExpr, Case, InList, Like, ScalarFunction, WindowFunction};
+use datafusion::logical_expr::expr::{
+    AggregateFunction, BinaryExpr, Case, InList, Like, ScalarFunction, WindowFunction,
+};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, WindowFrame, WindowFrameBound, WindowFrameUnits};
 use sqlparser::ast::BinaryOperator;
@@ -33,6 +35,7 @@ pub(super) struct PgExprPlanner {
 
 impl ExprPlanner for PgExprPlanner {
     fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> DfResult<PlannerResult<RawBinaryExpr>> {
+        crate::interrupt::check().map_err(external)?;
         if let BinaryOperator::PGCustomBinaryOperator(parts) = &raw.op {
             if parts == &TYPED {
                 return type_expr(raw.left, schema).map(PlannerResult::Planned);
@@ -201,6 +204,7 @@ impl Typer<'_> {
                 None => Err(external(PlanError::internal("unary minus without an operand"))),
             },
             Expr::ScalarFunction(f) => super::calls::scalar(f, self.schema),
+            Expr::AggregateFunction(f) if f.params.distinct => self.distinct_aggregate(f),
             Expr::WindowFunction(w) => self.window(w),
             Expr::IsTrue(e) => Ok(Expr::IsTrue(Box::new(df(boolean(self.typed(*e)?, "IS TRUE"))?))),
             Expr::IsFalse(e) => Ok(Expr::IsFalse(Box::new(df(boolean(self.typed(*e)?, "IS FALSE"))?))),
@@ -236,11 +240,32 @@ impl Typer<'_> {
         Ok(Expr::WindowFunction(w))
     }
 
+    /// To DataFusion `-0.0` and `0.0` are two values.
+    fn distinct_aggregate(&self, mut f: AggregateFunction) -> DfResult<Expr> {
+        for arg in &mut f.params.args {
+            let zero = match arg.get_type(self.schema)? {
+                DataType::Float32 => ScalarValue::Float32(Some(0.0)),
+                DataType::Float64 => ScalarValue::Float64(Some(0.0)),
+                _ => continue,
+            };
+            // Typing may come by here again.
+            if !matches!(arg, Expr::ScalarFunction(f) if f.func.name() == "pg_add") {
+                *arg = call("pg_add", vec![std::mem::take(arg), Expr::Literal(zero, None)])?;
+            }
+        }
+        Ok(Expr::AggregateFunction(f))
+    }
+
     fn cast(&self, c: Cast) -> DfResult<Expr> {
         let target = c.field.data_type().clone();
         let inner = self.typed(*c.expr)?;
         let length = types::length_argument(&c.field);
         let cast = match (&inner.expr, &inner.ty) {
+            // A text literal has a type only if it is cast to one, so the cast stays.
+            (Expr::Literal(..), None) if operators::is_text(&target) => {
+                let text = df(coerce(inner, &target))?;
+                Expr::Cast(Cast::new(Box::new(text), target))
+            }
             (Expr::Placeholder(_) | Expr::Literal(..), None) => df(coerce(inner, &target))?,
             (_, Some(ty)) => {
                 df(castable(ty, &target))?;
@@ -349,7 +374,11 @@ impl Typer<'_> {
         }
         let (l, mut r) = (df(coerce(l, &DataType::Utf8))?, df(coerce(r, &DataType::Utf8))?);
         if let Some(escape) = like.escape_char.filter(|c| *c != '\\') {
-            let Expr::Literal(ScalarValue::Utf8(Some(pattern)), _) = &r else {
+            let constant = match &r {
+                Expr::Cast(c) => c.expr.as_ref(),
+                other => other,
+            };
+            let Expr::Literal(ScalarValue::Utf8(Some(pattern)), _) = constant else {
                 return Err(external(
                     PlanError::unsupported("LIKE … ESCAPE with a pattern that is not a literal is not supported")
                         .hint("Escape with a backslash."),
@@ -389,6 +418,13 @@ impl Typer<'_> {
                 let mut all = vec![s.ty.clone()];
                 all.extend(typed.iter().map(|t| t.ty.clone()));
                 let target = df(common_type(&all, "CASE"))?;
+                if operators::has_own_equality(&target) {
+                    let whens = typed
+                        .into_iter()
+                        .map(|t| df(binary(s.clone(), Operator::Eq, t)))
+                        .collect::<DfResult<Vec<_>>>()?;
+                    return self.case_of(None, whens, case.when_then_expr, case.else_expr);
+                }
                 let whens = typed
                     .into_iter()
                     .map(|t| df(coerce(t, &target)))
@@ -396,11 +432,22 @@ impl Typer<'_> {
                 (Some(Box::new(df(coerce(s, &target))?)), whens)
             }
         };
+        self.case_of(subject, whens, case.when_then_expr, case.else_expr)
+    }
+
+    /// CASE whose conditions are typed.
+    fn case_of(
+        &self,
+        subject: Option<Box<Expr>>,
+        whens: Vec<Expr>,
+        when_then_expr: Vec<(Box<Expr>, Box<Expr>)>,
+        else_expr: Option<Box<Expr>>,
+    ) -> DfResult<Expr> {
         let mut results = Vec::new();
-        for (_, then) in case.when_then_expr {
+        for (_, then) in when_then_expr {
             results.push(self.typed(*then)?);
         }
-        let otherwise = case.else_expr.map(|e| self.typed(*e)).transpose()?;
+        let otherwise = else_expr.map(|e| self.typed(*e)).transpose()?;
         let mut all: Vec<Option<DataType>> = otherwise.iter().map(|t| t.ty.clone()).collect();
         all.extend(results.iter().map(|t| t.ty.clone()));
         let target = df(common_type(&all, "CASE"))?;
@@ -433,7 +480,7 @@ pub(super) fn is_syntax(name: &str) -> bool {
     matches!(
         name,
         "pg_extract" | "pg_neg" | "pg_array" | "pg_subscript" | "pg_slice" | "pg_any" | "pg_all"
-    )
+    ) || super::functions::sets::is_set_function(name)
 }
 
 /// A LIKE pattern with another escape character, written with backslashes.

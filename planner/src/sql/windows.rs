@@ -1,4 +1,4 @@
-//! Table functions: TUMBLE, HOP and `generate_series` as syntax that DataFusion's planner knows.
+//! Window functions in FROM: TUMBLE and HOP as syntax that DataFusion's planner knows.
 //!
 //! ```text
 //!   TUMBLE(t, c, w)      →  (SELECT *, date_bin(w, c) window_start, … + w window_end FROM t)
@@ -8,7 +8,7 @@
 //! The stream planner makes one operator of the branches of HOP, which reads `t` once.
 
 use sqlparser::ast::{
-    self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, Ident, ObjectName, SelectItem, SetExpr, SetOperator,
+    self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, ObjectName, SelectItem, SetExpr, SetOperator,
     SetQuantifier, TableAlias, TableFactor, TimezoneInfo,
 };
 
@@ -42,41 +42,12 @@ pub(super) fn table_factor(t: &mut TableFactor) -> Result<()> {
         }
         "session" => Err(PlanError::unsupported("SESSION windows are not supported")
             .hint("Use TUMBLE or HOP, or GROUP BY date_bin(…).")),
-        "generate_series" => {
-            *t = series(&args.args, alias.take());
-            Ok(())
-        }
-        "unnest" | "range" | "pg_series" => Ok(()),
+        "pg_series" => Ok(()),
         _ => Err(
-            PlanError::unsupported(format!("function {function} in FROM is not supported"))
-                .hint("TUMBLE, HOP and generate_series may stand there."),
+            PlanError::unsupported(format!("function {function} in FROM is not supported")).hint(
+                "TUMBLE, HOP, generate_series, unnest, jsonb_each, jsonb_array_elements and their kin may stand there.",
+            ),
         ),
-    }
-}
-
-/// The function that replaces `generate_series` in FROM; DataFusion's names its column otherwise.
-pub(super) fn series(args: &[FunctionArg], alias: Option<TableAlias>) -> TableFactor {
-    let mut alias = alias.unwrap_or_else(|| table_alias("generate_series"));
-    if alias.columns.is_empty() {
-        alias.columns.push(ast::TableAliasColumnDef {
-            name: alias.name.clone(),
-            data_type: None,
-        });
-    }
-    TableFactor::Table {
-        name: ObjectName::from(vec![Ident::new("pg_series")]),
-        alias: Some(alias),
-        args: Some(ast::TableFunctionArgs {
-            args: args.to_vec(),
-            settings: None,
-        }),
-        with_hints: Vec::new(),
-        version: None,
-        with_ordinality: false,
-        partitions: Vec::new(),
-        json_path: None,
-        sample: None,
-        index_hints: Vec::new(),
     }
 }
 

@@ -22,6 +22,7 @@
 //! | `TopN` | first rows of each partition, or their numbers |
 //! | `Window` | window functions of one window |
 //! | `Union` | bag union |
+//! | `Unnest` | a row for each element of lists |
 //! | `Upsert` | the newest record of each key |
 //! | `Exchange` | redistribution between tasks: hash, single, broadcast or forward |
 //! | `Receive` | the other end of an exchange, in the list of fragments |
@@ -37,7 +38,7 @@ use crate::plan::{AggCall, ExchangeKind, JoinKind, PlanExpr, SortKey, StreamNode
 
 /// The names that stand for operators in EXPLAIN; they stay, because people and scripts read them.
 #[cfg(test)]
-pub(super) const NODE_NAMES: [&str; 15] = [
+pub(super) const NODE_NAMES: [&str; 16] = [
     "Scan",
     "Source",
     "Values",
@@ -50,6 +51,7 @@ pub(super) const NODE_NAMES: [&str; 15] = [
     "TopN",
     "Window",
     "Union",
+    "Unnest",
     "Upsert",
     "Exchange",
     "Receive",
@@ -110,6 +112,7 @@ fn node_name(node: &StreamNode) -> &'static str {
         StreamOp::TopN { .. } => "TopN",
         StreamOp::Window { .. } => "Window",
         StreamOp::Union => "Union",
+        StreamOp::Unnest { .. } => "Unnest",
         StreamOp::Upsert { .. } => "Upsert",
         StreamOp::Exchange { .. } => "Exchange",
         StreamOp::Receive { .. } => "Receive",
@@ -159,6 +162,10 @@ fn describe(node: &StreamNode) -> String {
         }
         StreamOp::Values { ipc } => format!("{} rows", rows_in(ipc)),
         StreamOp::Map { predicate, exprs } => map(predicate.as_ref(), exprs.as_deref(), &node.schema),
+        StreamOp::Unnest { columns, keep_empty } => {
+            let keep = if *keep_empty { " or NULL" } else { "" };
+            format!("{}{keep}", names(columns, input))
+        }
         StreamOp::Expand { branches } => {
             let branches = branches.iter();
             let branches = branches.map(|b| map(b.predicate.as_ref(), Some(&b.exprs), &node.schema));

@@ -104,7 +104,7 @@ pub(super) fn optimize(plan: LogicalPlan) -> Result<LogicalPlan> {
     let config = session_config();
     let context =
         OptimizerContext::new_with_config_options(Arc::clone(config.options())).without_query_execution_start_time();
-    Optimizer::with_rules(rules())
+    Optimizer::with_rules(crate::interrupt::interruptible(rules()))
         .optimize(plan, &context, |_, _| {})
         .map_err(|e| refuse::from_datafusion("this query", &e))
 }

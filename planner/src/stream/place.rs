@@ -177,6 +177,25 @@ impl Placing {
                     place,
                 ))
             }
+            RelOp::Unnest { columns, keep_empty } => {
+                let (input, place) = one(inputs);
+                let place = match place {
+                    Place::Hash(lists) => {
+                        let kept: Vec<_> = lists
+                            .into_iter()
+                            .filter(|list| !list.iter().any(|c| columns.contains(c)))
+                            .collect();
+                        if kept.is_empty() {
+                            Place::Spread
+                        } else {
+                            Place::Hash(kept)
+                        }
+                    }
+                    other => other,
+                };
+                let op = StreamOp::Unnest { columns, keep_empty };
+                Ok((self.node(op, vec![input], &facts), place))
+            }
             RelOp::Union => Ok(self.union(inputs, &facts)),
             RelOp::Upsert { key } => {
                 let hashed = inputs.into_iter().map(|(node, place)| self.hashed(node, &place, &key));

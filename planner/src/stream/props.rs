@@ -220,6 +220,11 @@ pub(super) fn expand(input: &Rel, branches: usize) -> StreamProps {
     settled(input.props.append_only, Vec::new(), bound)
 }
 
+/// Facts of rows with their lists' elements: equal elements make equal rows.
+pub(super) fn unnest(input: &Rel) -> StreamProps {
+    settled(input.props.append_only, Vec::new(), None)
+}
+
 /// Facts of a filter by time: rows come and, unless `stays`, go by themselves.
 pub(super) fn temporal_filter(input: &Rel, width: usize, stays: bool) -> StreamProps {
     let kept: Vec<usize> = (0..width).collect();

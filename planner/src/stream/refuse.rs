@@ -9,6 +9,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator, Volatility};
 use datafusion::sql::unparser::expr_to_sql;
 
+use crate::sql::map_df_error;
 use crate::{PlanError, Result};
 
 /// The expression as the user might have written it.
@@ -22,12 +23,25 @@ pub(super) fn sql_text(expr: &Expr) -> String {
 /// A DataFusion refusal in our words; `what` completes "… is not supported in a materialized view".
 pub(super) fn from_datafusion(what: &str, error: &DataFusionError) -> PlanError {
     match error.find_root() {
-        DataFusionError::Plan(m) | DataFusionError::NotImplemented(m) => {
-            PlanError::unsupported(format!("{what} is not supported in a materialized view")).detail(m.clone())
-        }
+        DataFusionError::Plan(m) => in_views(what, map_df_error(DataFusionError::Plan(m.clone()))),
+        DataFusionError::NotImplemented(m) => in_views(what, map_df_error(DataFusionError::NotImplemented(m.clone()))),
         DataFusionError::SchemaError(e, _) => PlanError::new("42703", e.to_string()),
+        DataFusionError::External(e) => match e.downcast_ref::<PlanError>() {
+            Some(e) => e.clone(),
+            None => PlanError::internal(format!("{what}: {e}")),
+        },
         other => PlanError::internal(format!("{what}: {other}")),
     }
+}
+
+/// What was meant for batch queries, said of views.
+fn in_views(what: &str, e: PlanError) -> PlanError {
+    let mut refused = PlanError::unsupported(format!("{what} is not supported in a materialized view"));
+    if e.code == "0A000" && e.hint.is_some() {
+        refused = e;
+        refused.message.push_str(" in a materialized view");
+    }
+    refused
 }
 
 /// Calls `f` on every expression of the plan, those inside subqueries too.

@@ -86,6 +86,10 @@ pub(super) enum RelOp {
     Upsert {
         key: Vec<usize>,
     },
+    Unnest {
+        columns: Vec<usize>,
+        keep_empty: bool,
+    },
 }
 
 /// One of several maps over one input.
@@ -449,11 +453,24 @@ impl Rel {
         })
     }
 
-    fn expand(self, branches: Vec<Branch>, schema: SchemaRef) -> Self {
+    /// Each row once for each branch whose predicate it meets.
+    pub fn expand(self, branches: Vec<Branch>, schema: SchemaRef) -> Self {
         let props = props::expand(&self, branches.len());
         Self {
             op: RelOp::Expand { branches },
             inputs: vec![self],
+            schema,
+            props,
+        }
+    }
+
+    /// Each row once for each element of its lists.
+    pub fn unnest(self, columns: Vec<usize>, keep_empty: bool, schema: SchemaRef) -> Self {
+        let input = self.widened();
+        let props = props::unnest(&input);
+        Self {
+            op: RelOp::Unnest { columns, keep_empty },
+            inputs: vec![input],
             schema,
             props,
         }

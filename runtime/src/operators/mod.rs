@@ -34,6 +34,7 @@ pub mod pass;
 mod segments;
 pub mod temporal;
 pub mod topn;
+pub mod unnest;
 pub mod upsert;
 pub mod window;
 
@@ -225,6 +226,7 @@ fn plain(node: &StreamNode, inputs: &[SchemaRef], ctx: &OperatorContext) -> Resu
             &node.schema,
         )?),
         StreamOp::Expand { branches } => Box::new(expand::Expand::new(branches, input(0)?, &node.schema)?),
+        StreamOp::Unnest { columns, keep_empty } => Box::new(unnest::Unnest::new(columns, *keep_empty, &node.schema)),
         StreamOp::TemporalFilter { from, until } => {
             Box::new(temporal::TemporalFilter::new(from, until, input(0)?, &node.schema)?)
         }

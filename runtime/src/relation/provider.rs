@@ -51,7 +51,14 @@ impl SnapshotTable {
         };
         let index = self.snapshot.schema().index_of(&column.name).ok()?;
         let field = self.snapshot.schema().field(index);
-        (!value.is_null() && value.data_type() == *field.data_type()).then(|| (index, value.clone()))
+        // Equal values of these may be stored as different bytes.
+        let several = match value {
+            ScalarValue::Float32(Some(v)) => *v == 0.0 || v.is_nan(),
+            ScalarValue::Float64(Some(v)) => *v == 0.0 || v.is_nan(),
+            ScalarValue::IntervalMonthDayNano(_) => true,
+            _ => false,
+        };
+        (!several && !value.is_null() && value.data_type() == *field.data_type()).then(|| (index, value.clone()))
     }
 
     /// The encoded prefix of the key that the filters fix by equality.

@@ -12,6 +12,7 @@ use levee_planner::plan::ObjectId;
 use levee_planner::sql::types::{pg_type_name, varchar_length};
 use levee_planner::sql::{Dml, DmlKind, MergeOutcome};
 use levee_runtime::coordinator::Engine;
+use levee_runtime::operators::columns::canonical;
 use levee_runtime::relation::RelationSnapshot;
 use levee_runtime::{Delta, RuntimeError};
 
@@ -327,7 +328,26 @@ pub(super) fn new_rows(target: &Target, columns: &[ArrayRef]) -> Result<RecordBa
     if let Some(rules) = &target.rules {
         rules.check(&target.name, columns)?;
     }
-    table_batch(target, columns)
+    let keys = float_keys(target);
+    if keys.is_empty() {
+        return table_batch(target, columns);
+    }
+    let mut columns = columns.to_vec();
+    for c in keys {
+        columns[c] = canonical(&columns[c]);
+    }
+    table_batch(target, &columns)
+}
+
+/// Columns of floats that keys and references are made of. They are stored in one form of those that are equal, since keys are compared by
+/// their bytes.
+fn float_keys(target: &Target) -> Vec<usize> {
+    let constraints = &target.def.constraints;
+    let uniques = constraints.uniques.iter().flat_map(|u| &u.columns);
+    let references = constraints.foreign_keys.iter().flat_map(|f| &f.columns);
+    let all = target.def.primary_key.iter().chain(uniques).chain(references);
+    let floats = all.filter(|c| target.schema().field(**c).data_type().is_floating());
+    floats.copied().collect()
 }
 
 /// A row as error messages show it.

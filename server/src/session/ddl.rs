@@ -46,7 +46,7 @@ impl Session {
                 Err(e) => return Err(e.into()),
             }
             let binder = self.binder();
-            match binder.bind(parsed, &[])? {
+            match self.bind(&binder, parsed, &[]).await? {
                 Statement::Create {
                     object: o,
                     also: a,
@@ -87,7 +87,7 @@ impl Session {
                 Err(e) => return Err(e.into()),
             }
             binder = self.binder();
-            alter = match binder.bind(parsed, &[])? {
+            alter = match self.bind(&binder, parsed, &[]).await? {
                 Statement::Alter(again) => again,
                 Statement::Drop {
                     objects,
@@ -162,7 +162,7 @@ impl Session {
                 Err(e) => return Err(e.into()),
             }
             binder = self.binder();
-            (create, query) = match binder.bind(parsed, &[])? {
+            (create, query) = match self.bind(&binder, parsed, &[]).await? {
                 Statement::CreateTable { create, query, .. } => (*create, query),
                 Statement::Notice { tag, message, code } => {
                     self.notice(&SqlError::notice(code, message))?;

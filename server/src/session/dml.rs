@@ -67,7 +67,7 @@ impl Session {
             }
             self.locks.release_to(0);
             binder = self.binder();
-            dml = match binder.bind(parsed, types)? {
+            dml = match self.bind(&binder, parsed, types).await? {
                 Statement::Dml(dml) => *dml,
                 _ => return Err(SqlError::internal("DML bound to another kind of statement")),
             };

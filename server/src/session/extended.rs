@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use levee_planner::sql::parse;
 use levee_planner::sql::types::{oid, type_of_oid};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription};
@@ -21,7 +20,7 @@ use crate::error::{Result, SqlError};
 use crate::types::input;
 
 impl Session {
-    pub(super) fn parse_message(&mut self, name: String, sql: &str, types: &[u32]) -> Result<()> {
+    pub(super) async fn parse_message(&mut self, name: String, sql: &str, types: &[u32]) -> Result<()> {
         self.start_timer();
         if !name.is_empty() && self.statements.contains_key(&name) {
             return Err(SqlError::new(
@@ -29,7 +28,7 @@ impl Session {
                 format!("prepared statement \"{name}\" already exists"),
             ));
         }
-        let mut parsed = parse(sql)?;
+        let mut parsed = self.parsed(sql).await?;
         if parsed.len() > 1 {
             return Err(SqlError::new(
                 "42601",
@@ -50,7 +49,7 @@ impl Session {
                 }),
             })
             .collect::<Result<_>>()?;
-        let prepared = self.prepared(parsed, declared).map_err(|e| e.shift(offset))?;
+        let prepared = self.prepared(parsed, declared).await.map_err(|e| e.shift(offset))?;
         self.statements.insert(name, Arc::new(prepared));
         self.put(&PgWireBackendMessage::ParseComplete(ParseComplete::new()))
     }

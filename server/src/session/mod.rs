@@ -41,14 +41,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use futures::FutureExt;
-use levee_planner::catalog::Catalog;
+use levee_planner::catalog::{Catalog, ObjectKind};
+use levee_planner::interrupt;
 use levee_planner::plan::ObjectId;
-use levee_planner::sql::OnCommit;
-use levee_planner::sql::{BindSettings, Binder, Parsed, Statement};
+use levee_planner::sql::{Ast, BindSettings, Binder, ExtStatement, OnCommit, Parsed, Statement, parse};
 use levee_runtime::coordinator::LockOwner;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::{CommandComplete, ReadyForQuery, TransactionStatus};
@@ -312,7 +313,7 @@ impl Session {
         }
         match message {
             Frontend::Query(sql) => self.simple_query(&sql).await,
-            Frontend::Parse { name, sql, types } => self.parse_message(name, &sql, &types),
+            Frontend::Parse { name, sql, types } => self.parse_message(name, &sql, &types).await,
             Frontend::Bind {
                 portal,
                 statement,
@@ -402,6 +403,44 @@ impl Session {
         guard(&mut self.reader, &self.cancel, self.deadline, &self.server, work).await
     }
 
+    /// Runs a computation on a thread of its own, awaited as [`Session::guarded`] does: planning may take long, and neither other
+    /// sessions nor this one's cancel request wait for it. What nobody waits for any more is told to stop.
+    async fn planned<T: Send + 'static>(&mut self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let stop = StopOnDrop::default();
+        let flag = Arc::clone(&stop.0);
+        let task = tokio::task::spawn_blocking(move || interrupt::under(flag, work));
+        let done = async {
+            match task.await {
+                Ok(result) => result,
+                Err(e) => match e.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(SqlError::internal("planning was given up")),
+                },
+            }
+        };
+        let result = self.guarded(done).await;
+        drop(stop);
+        result
+    }
+
+    /// Binds a statement, see [`Session::planned`].
+    async fn bind(&mut self, binder: &SessionBinder, parsed: &Parsed, types: &[Option<DataType>]) -> Result<Statement> {
+        if is_short(parsed, &binder.catalog) {
+            return binder.bind(parsed, types);
+        }
+        let (binder, parsed, types) = (binder.clone(), parsed.clone(), types.to_vec());
+        self.planned(move || binder.bind(&parsed, &types)).await
+    }
+
+    /// Parses a query string; a long one as [`Session::planned`] does.
+    async fn parsed(&mut self, sql: &str) -> Result<Vec<Parsed>> {
+        if sql.len() <= PARSED_BYTES_MAX {
+            return Ok(parse(sql)?);
+        }
+        let sql = sql.to_owned();
+        self.planned(move || Ok(parse(&sql)?)).await
+    }
+
     /// Sends what is buffered, under the same guard: a client that does not read can be cancelled.
     async fn flush_guarded(&mut self) -> Result<()> {
         guard(
@@ -470,6 +509,52 @@ impl Session {
             base: Some(self.server.base_state()),
         };
         SessionBinder(inner)
+    }
+}
+
+/// Texts up to this length are parsed in no time.
+const PARSED_BYTES_MAX: usize = 16 << 10;
+
+/// Texts up to this length, views that they may read included, are bound in less time than another thread takes to wake up under load.
+const BOUND_BYTES_MAX: usize = 1 << 10;
+
+/// Statements that are bound in no time.
+fn is_short(parsed: &Parsed, catalog: &Catalog) -> bool {
+    match &parsed.ast {
+        Ast::Sql(_) => {
+            let views = catalog.objects().map(|o| match &o.kind {
+                ObjectKind::View(v) => v.sql.len(),
+                _ => 0,
+            });
+            parsed.text.len() <= BOUND_BYTES_MAX && views.sum::<usize>() <= 4 * BOUND_BYTES_MAX
+        }
+        Ast::Ext(s) => matches!(
+            s.as_ref(),
+            ExtStatement::Set { .. }
+                | ExtStatement::Show(_)
+                | ExtStatement::Reset(_)
+                | ExtStatement::Begin { .. }
+                | ExtStatement::Commit
+                | ExtStatement::Rollback
+                | ExtStatement::Savepoint(_)
+                | ExtStatement::Release(_)
+                | ExtStatement::RollbackTo(_)
+                | ExtStatement::Fetch { .. }
+                | ExtStatement::CloseCursor(_)
+                | ExtStatement::Prepare { .. }
+                | ExtStatement::Execute { .. }
+                | ExtStatement::Deallocate(_)
+        ),
+    }
+}
+
+/// Tells a planning to stop once nobody waits for it.
+#[derive(Debug, Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

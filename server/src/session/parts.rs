@@ -140,11 +140,13 @@ impl Session {
         let before = {
             let mut tables = Tables::new();
             for (i, part) in parts.parts.iter().enumerate() {
-                if let Some(schema) = returned(binder.with_parts(&tables).bind(part, &types)?) {
+                let binder = binder.with_parts(&tables);
+                if let Some(schema) = returned(self.bind(&binder, part, &types).await?) {
                     tables.insert(part_name(i), Arc::new(MemTable::try_new(schema, vec![Vec::new()])?));
                 }
             }
-            match binder.with_parts(&tables).bind(&parts.main, &types)? {
+            let binder = binder.with_parts(&tables);
+            match self.bind(&binder, &parts.main, &types).await? {
                 Statement::Query(q) => Some(self.snapshot(&q.reads).await?),
                 _ => None,
             }
@@ -153,7 +155,7 @@ impl Session {
         let max = self.server.write_bytes_max;
         for (i, part) in parts.parts.iter().enumerate() {
             let binder = binder.with_parts(&tables);
-            let bound = binder.bind(part, &types)?;
+            let bound = self.bind(&binder, part, &types).await?;
             if let Outcome::Rows(mut rows) = Box::pin(self.run_bound(part, &binder, bound, &types, params)).await? {
                 let schema = Arc::clone(rows.schema());
                 let batches = self.guarded(rows.collect(max)).await?;
@@ -165,7 +167,7 @@ impl Session {
             }
         }
         let binder = binder.with_parts(&tables);
-        match (binder.bind(&parts.main, &types)?, before) {
+        match (self.bind(&binder, &parts.main, &types).await?, before) {
             (Statement::Query(query), Some(snapshot)) => {
                 // All of them before the commit: a row that cannot be computed undoes the parts.
                 let mut rows = self.run_on(&binder, &query, params, &snapshot).await?;

@@ -49,6 +49,7 @@ impl Prepared {
                 kept,
             });
         }
+        let kept = Kept::default();
         let (params, schema) = match &statement.ast {
             Ast::Sql(s)
                 if matches!(
@@ -56,7 +57,9 @@ impl Prepared {
                     Sql::Query(_) | Sql::Insert(_) | Sql::Update(_) | Sql::Delete(_)
                 ) =>
             {
-                match binder.bind(statement, &declared)? {
+                let bound = binder.bind(statement, &declared)?;
+                kept.put(binder, &statement.text, &bound);
+                match bound {
                     Statement::Query(q) => (q.params, Some(q.schema)),
                     Statement::Dml(d) => (d.query.params, d.returning.map(|q| q.schema)),
                     _ => (Vec::new(), None),
@@ -68,7 +71,9 @@ impl Prepared {
                     ExtStatement::SelectLocking { .. } | ExtStatement::Merge(_) | ExtStatement::DeclareCursor { .. }
                 ) =>
             {
-                match binder.bind(statement, &declared)? {
+                let bound = binder.bind(statement, &declared)?;
+                kept.put(binder, &statement.text, &bound);
+                match bound {
                     Statement::SelectLocking(l) => (l.query.params, Some(l.query.schema)),
                     Statement::Dml(d) => (d.query.params, None),
                     Statement::DeclareCursor { query, .. } => (query.params, None),
@@ -82,7 +87,7 @@ impl Prepared {
             parsed,
             params,
             schema,
-            kept: Kept::default(),
+            kept,
         })
     }
 
@@ -117,8 +122,18 @@ fn shown_name(name: &str) -> &str {
 
 impl Session {
     /// Binds a statement to learn its parameters and result.
-    pub(super) fn prepared(&self, parsed: Option<Parsed>, declared: Vec<Option<DataType>>) -> Result<Prepared> {
-        let mut prepared = Prepared::new(&self.binder(), parsed, declared)?;
+    pub(super) async fn prepared(
+        &mut self,
+        parsed: Option<Parsed>,
+        declared: Vec<Option<DataType>>,
+    ) -> Result<Prepared> {
+        let binder = self.binder();
+        let short = parsed.as_ref().is_none_or(|p| super::is_short(p, &binder.catalog));
+        let mut prepared = if short {
+            Prepared::new(&binder, parsed, declared)?
+        } else {
+            self.planned(move || Prepared::new(&binder, parsed, declared)).await?
+        };
         if let Some(Parsed { ast: Ast::Ext(s), .. }) = &prepared.parsed
             && let ExtStatement::Fetch {
                 name, only_move: false, ..

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::{MemTable, TableProvider};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
@@ -288,12 +289,21 @@ impl Session {
         plan: LogicalPlan,
         tables: HashMap<ObjectId, Arc<dyn TableProvider>>,
     ) -> Result<(SessionState, Arc<dyn ExecutionPlan>)> {
-        let plan = Binder::with_providers(plan, &tables)?;
         let state = binder.session_state();
-        let physical = self
-            .guarded(async { Ok(state.create_physical_plan(&plan).await?) })
-            .await?;
-        Ok((state, physical))
+        if is_small(&plan) {
+            let plan = Binder::with_providers(plan, &tables)?;
+            let physical = self
+                .guarded(async { Ok(state.create_physical_plan(&plan).await?) })
+                .await?;
+            return Ok((state, physical));
+        }
+        let runtime = Handle::current();
+        self.planned(move || {
+            let plan = Binder::with_providers(plan, &tables)?;
+            let physical = runtime.block_on(state.create_physical_plan(&plan))?;
+            Ok((state, physical))
+        })
+        .await
     }
 
     /// The relations as a statement sees them: in a REPEATABLE READ block at its epoch, else at the newest common one; a block's own
@@ -449,6 +459,27 @@ impl Session {
         self.server.metrics.rows_out.inc_by(u64::try_from(sent).unwrap_or(0));
         Ok(sent)
     }
+}
+
+/// Nodes and expressions of plans that are optimised in less time than another thread takes to wake up under load.
+const SMALL_PLAN_NODES: usize = 200;
+
+fn is_small(plan: &LogicalPlan) -> bool {
+    let mut nodes = 0;
+    let walked = plan.apply_with_subqueries(|node| {
+        nodes += 1;
+        node.apply_expressions(|e| {
+            e.apply(|_| {
+                nodes += 1;
+                Ok(if nodes > SMALL_PLAN_NODES {
+                    TreeNodeRecursion::Stop
+                } else {
+                    TreeNodeRecursion::Continue
+                })
+            })
+        })
+    });
+    walked.is_ok() && nodes <= SMALL_PLAN_NODES
 }
 
 /// Data for the scans of a plan.

@@ -60,7 +60,7 @@ impl Session {
         let bound = match kept.and_then(|k| k.get(&binder)) {
             Some(bound) => bound,
             None => {
-                let bound = binder.bind(parsed, types)?;
+                let bound = self.bind(&binder, parsed, types).await?;
                 if let Some(kept) = kept {
                     kept.put(&binder, &parsed.text, &bound);
                 }
@@ -154,7 +154,7 @@ impl Session {
                 Ok(Outcome::Rows(text_rows("QUERY PLAN", lines, "EXPLAIN")?))
             }
             Statement::Prepare { name, types, statement } => {
-                self.prepare(name, *statement, types)?;
+                self.prepare(name, *statement, types).await?;
                 Outcome::tag("PREPARE")
             }
             Statement::Execute { name, args } => self.execute_prepared(&name, args).await,
@@ -335,7 +335,7 @@ impl Session {
         self.commit_implicit().await
     }
 
-    fn prepare(&mut self, name: String, statement: Parsed, types: Vec<DataType>) -> Result<()> {
+    async fn prepare(&mut self, name: String, statement: Parsed, types: Vec<DataType>) -> Result<()> {
         if self.statements.contains_key(&name) {
             return Err(SqlError::new(
                 "42P05",
@@ -343,7 +343,7 @@ impl Session {
             ));
         }
         let declared = types.into_iter().map(Some).collect();
-        let prepared = self.prepared(Some(statement), declared)?;
+        let prepared = self.prepared(Some(statement), declared).await?;
         self.statements.insert(name, Arc::new(prepared));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The simple protocol: a string of statements.
 
-use levee_planner::sql::{Parsed, parse};
+use levee_planner::sql::Parsed;
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::EmptyQueryResponse;
 
@@ -17,7 +17,7 @@ impl Session {
         self.statements.remove("");
         self.portals.remove("");
         self.commit_implicit().await?;
-        let statements = parse(sql)?;
+        let statements = self.parsed(sql).await?;
         if statements.is_empty() {
             self.put(&PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new()))?;
         }

@@ -8,6 +8,7 @@
 //! Only queries whose text speaks of system catalogs are touched.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use levee_planner::sql::{Ast, Parsed};
 use sqlparser::ast::{
@@ -28,11 +29,11 @@ pub fn rewritten(parsed: &Parsed) -> Option<Parsed> {
     if !matches!(statement.as_ref(), Statement::Query(_)) {
         return None;
     }
-    let mut statement = statement.clone();
+    let mut statement = statement.as_ref().clone();
     let mut rewriter = Rewriter;
-    let ControlFlow::Continue(()) = VisitMut::visit(statement.as_mut(), &mut rewriter);
+    let ControlFlow::Continue(()) = VisitMut::visit(&mut statement, &mut rewriter);
     Some(Parsed {
-        ast: Ast::Sql(statement),
+        ast: Ast::Sql(Arc::new(statement)),
         text: parsed.text.clone(),
         offset: parsed.offset,
     })

@@ -132,6 +132,36 @@ async fn portals_stop_at_the_row_limit() {
     transaction.commit().await.expect("commit");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_is_being_planned_is_stopped() {
+    let (_dir, levee) = fresh();
+    let (client, other) = (levee.connect().await, levee.connect().await);
+    let list: Vec<String> = (0..150_000).map(|n| n.to_string()).collect();
+    let sql = format!("SELECT count(*) FROM (VALUES (1)) v(x) WHERE x IN ({})", list.join(","));
+    let started = Instant::now();
+    assert_eq!(rows(&client, &sql).await, ["1"]);
+    let whole = started.elapsed();
+    client
+        .batch_execute(&format!("SET statement_timeout = '{}ms'", whole.as_millis() / 10))
+        .await
+        .expect("set");
+    let started = Instant::now();
+    let (planned, answered) = tokio::join!(client.simple_query(&sql), rows(&other, "SELECT 1"));
+    assert_eq!(code(&planned.expect_err("timeout")), "57014");
+    assert_eq!(answered, ["1"]);
+    assert!(started.elapsed() < whole / 2, "{:?} of {whole:?}", started.elapsed());
+    client.batch_execute("RESET statement_timeout").await.expect("reset");
+    let token = client.cancel_token();
+    let started = Instant::now();
+    let cancel = async {
+        tokio::time::sleep(whole / 10).await;
+        token.cancel_query(NoTls).await.expect("cancel");
+    };
+    let (planned, ()) = tokio::join!(client.simple_query(&sql), cancel);
+    assert_eq!(code(&planned.expect_err("cancelled")), "57014");
+    assert!(started.elapsed() < whole / 2, "{:?} of {whole:?}", started.elapsed());
+}
+
 const ENDLESS: &str =
     "SELECT count(*) FROM generate_series(1, 100000) a(x), generate_series(1, 1000000) b(y) WHERE x + y = -1";
 

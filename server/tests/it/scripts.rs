@@ -65,4 +65,12 @@ macro_rules! scripts {
     };
 }
 
-scripts!(alter, foreign_keys, generated, sequences, temporary, unique_and_check);
+scripts!(
+    alter,
+    assignment,
+    foreign_keys,
+    generated,
+    sequences,
+    temporary,
+    unique_and_check
+);

@@ -57,11 +57,19 @@ pub enum Op {
     RowNumber,
     /// Window functions.
     Window,
+    /// EXISTS, IN, ANY or ALL in a select list, where NULL is not false.
+    Marked,
+    /// LATERAL with ORDER BY and LIMIT.
+    Lateral,
+    /// INTERSECT ALL, EXCEPT ALL.
+    SetAll,
+    /// ROLLUP, CUBE, GROUPING SETS.
+    GroupingSets,
 }
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::Filter,
         Self::Project,
         Self::GroupBy,
@@ -84,6 +92,10 @@ impl Op {
         Self::TopN,
         Self::RowNumber,
         Self::Window,
+        Self::Marked,
+        Self::Lateral,
+        Self::SetAll,
+        Self::GroupingSets,
     ];
 }
 
@@ -187,6 +199,13 @@ impl<'a> QueryGen<'a> {
             Op::TopN => self.top_n(depth),
             Op::RowNumber => self.row_number(depth),
             Op::Window => self.window(depth),
+            Op::Marked => self.marked(depth),
+            Op::Lateral => self.lateral(depth),
+            Op::SetAll => {
+                let word = ["INTERSECT ALL", "EXCEPT ALL"][self.rng.random_range(0..2)];
+                self.union(word, depth)
+            }
+            Op::GroupingSets => self.grouping_sets(depth),
         }
     }
 
@@ -405,6 +424,114 @@ impl<'a> QueryGen<'a> {
             _ => format!("NOT EXISTS (SELECT 1 FROM {sub} WHERE {more}{outer} = {inner})"),
         };
         (format!("SELECT {list} FROM {from} WHERE {test}"), out)
+    }
+
+    fn marked(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (sub, sc) = self.source(0);
+        let (list, mut out) = self.pick(&columns, 2);
+        let Some(key) = self.key(&columns, &sc) else {
+            return self.instead_of(Op::Marked, depth);
+        };
+        let (outer, inner) = key.split_once(" = ").expect("equality");
+        let mut tests: Vec<String> = Vec::new();
+        if self.rng.random_bool(0.4) {
+            tests.push(condition(self.rng, &sc, 1));
+        }
+        if self.rng.random_bool(0.4) {
+            tests.extend(self.key(&columns, &sc));
+        }
+        let test = match self.rng.random_range(0..5) {
+            0 => {
+                tests.push(key.clone());
+                let not = ["", "NOT "][self.rng.random_range(0..2)];
+                format!("{not}EXISTS (SELECT 1 FROM {sub} WHERE {})", tests.join(" AND "))
+            }
+            kind => {
+                let filter = if tests.is_empty() {
+                    String::new()
+                } else {
+                    format!(" WHERE {}", tests.join(" AND "))
+                };
+                let ordered = columns.iter().chain(&sc).all(|c| {
+                    (c.name != outer && c.name != inner)
+                        || matches!(c.ty, Type::Int | Type::Big | Type::Float | Type::Text)
+                });
+                let op = match kind {
+                    1 => "IN",
+                    2 => "NOT IN",
+                    _ if !ordered => ["= ANY", "<> ALL"][self.rng.random_range(0..2)],
+                    _ => ["< ANY", ">= ANY", "<> ANY", "> ALL", "<= ALL", "= ALL"][self.rng.random_range(0..6)],
+                };
+                format!("{outer} {op} (SELECT {inner} FROM {sub}{filter})")
+            }
+        };
+        let name = self.name('c');
+        out.push(Column {
+            name: name.clone(),
+            ty: Type::Bool,
+        });
+        (format!("SELECT {list}, {test} AS {name} FROM {from}"), out)
+    }
+
+    fn lateral(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let (sub, sc) = self.source(0);
+        let (list, mut out) = self.pick(&columns, 2);
+        let Some(key) = self.key(&columns, &sc) else {
+            return self.instead_of(Op::Lateral, depth);
+        };
+        let (inner, yields) = self.pick(&sc, 2);
+        let filter = self.maybe_where(&sc, 0.3).replacen(" WHERE ", " AND ", 1);
+        let order = self.total_order(&yields);
+        let alias = self.name('r');
+        let limit = self.rng.random_range(1..=3);
+        let offset = if self.rng.random_bool(0.2) { " OFFSET 1" } else { "" };
+        let word = ["CROSS JOIN", "LEFT JOIN"][self.rng.random_range(0..2)];
+        let on = if word == "LEFT JOIN" { " ON true" } else { "" };
+        let mut list = vec![list];
+        for c in &yields {
+            let name = self.name('c');
+            list.push(format!("{alias}.{} AS {name}", c.name));
+            out.push(Column { name, ty: c.ty });
+        }
+        let sql = format!(
+            "SELECT {} FROM {from} {word} LATERAL (SELECT {inner} FROM {sub} WHERE {key}{filter} ORDER BY {order} LIMIT {limit}{offset}) {alias}{on}",
+            list.join(", ")
+        );
+        (sql, out)
+    }
+
+    fn grouping_sets(&mut self, depth: u32) -> (String, Vec<Column>) {
+        let (from, columns) = self.source(depth);
+        let filter = self.maybe_where(&columns, 0.3);
+        let keys: Vec<Column> = columns
+            .choose_multiple(self.rng, 2.min(columns.len()))
+            .cloned()
+            .collect();
+        let (mut list, mut out) = (Vec::new(), Vec::new());
+        for k in &keys {
+            let name = self.name('c');
+            list.push(format!("{} AS {name}", k.name));
+            out.push(Column { name, ty: k.ty });
+        }
+        let names: Vec<&str> = keys.iter().map(|k| k.name.as_str()).collect();
+        let name = self.name('c');
+        list.push(format!("grouping({}) AS {name}", names.join(", ")));
+        out.push(Column { name, ty: Type::Int });
+        let (call, ty) = self.aggregate_call(Op::GroupBy, false, &columns);
+        let name = self.name('c');
+        list.push(format!("{call} AS {name}"));
+        out.push(Column { name, ty });
+        let sets = match self.rng.random_range(0..3) {
+            0 => format!("ROLLUP ({})", names.join(", ")),
+            1 => format!("CUBE ({})", names.join(", ")),
+            _ => format!("GROUPING SETS (({}), ({}))", names.join("), ("), names.join(", ")),
+        };
+        (
+            format!("SELECT {} FROM {from}{filter} GROUP BY {sets}", list.join(", ")),
+            out,
+        )
     }
 
     fn scalar_subquery(&mut self, depth: u32) -> (String, Vec<Column>) {

@@ -576,6 +576,11 @@ fn date_plus(date: &ArrayRef, days: &ArrayRef, minus: bool) -> Result<ArrayRef> 
     Ok(Arc::new(r))
 }
 
+/// A timestamp in microseconds, an interval later.
+pub(super) fn later(at: i64, by: IntervalMonthDayNano) -> Result<i64> {
+    add_interval(at, by).ok_or_else(|| PlanError::new("22008", "timestamp out of range"))
+}
+
 fn timestamp_plus(ts: &ArrayRef, iv: &ArrayRef, minus: bool, out: &DataType) -> Result<ArrayRef> {
     let (x, y) = (
         ts.as_primitive::<arrow::datatypes::TimestampMicrosecondType>(),

@@ -13,7 +13,7 @@ use arrow::array::{
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{SortOptions, concat, take};
-use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, IntervalMonthDayNanoType};
+use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, IntervalMonthDayNanoType};
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::ScalarValue;
 
@@ -30,6 +30,11 @@ pub(super) fn functions() -> Vec<PgFunction> {
     let boolean = |_: &[DataType], _: &[Option<&ScalarValue>]| Ok(DataType::Boolean);
     vec![
         PgFunction::new("pg_array", |t, _| literal_type(t), literal).or_nullary(),
+        PgFunction::new(
+            "pg_only_row",
+            |t, _| Ok(t.first().cloned().unwrap_or(DataType::Null)),
+            only_row,
+        ),
         PgFunction::new("pg_array_key", |_, _| Ok(DataType::Binary), |a, _| key(a)),
         PgFunction::new("pg_subscript", |t, _| item_type(t), |a, _| subscript(a)),
         PgFunction::new("pg_slice", array, |a, _| slice(a)),
@@ -239,6 +244,21 @@ fn literal(a: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
 }
 
 /// Bytes for comparisons: each element's encoding behind a 1, a 0 at the end, so that a prefix sorts first.
+/// The value of a subquery's row, given how many rows it has.
+fn only_row(a: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
+    let [value, rows] = a else {
+        return Err(PlanError::internal("a value and a number of rows are needed"));
+    };
+    let most = arrow::compute::max(rows.as_primitive::<Int64Type>());
+    if most.is_some_and(|n| n > 1) {
+        return Err(PlanError::new(
+            "21000",
+            "more than one row returned by a subquery used as an expression",
+        ));
+    }
+    Ok(Arc::clone(value))
+}
+
 fn key(a: &[ArrayRef]) -> Result<ArrayRef> {
     let list = lists(a, 0)?;
     let [rows] = encode([list.values()])?;

@@ -10,6 +10,7 @@ pub mod cast;
 mod float;
 pub mod json;
 pub mod math;
+pub mod sets;
 mod sliding;
 pub mod spread;
 pub mod string;
@@ -96,7 +97,7 @@ impl Hash for PgFunction {
 }
 
 /// A planner error inside DataFusion's; [`super::errors::map_df_error`] takes it out again.
-pub(super) fn external(e: PlanError) -> DataFusionError {
+pub(crate) fn external(e: PlanError) -> DataFusionError {
     DataFusionError::External(Box::new(e))
 }
 
@@ -149,6 +150,7 @@ static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     all.extend(float::functions());
     all.extend(json::functions());
     all.extend(math::functions());
+    all.extend(sets::functions());
     all.extend(string::functions());
     all.extend(time::functions());
     all.into_iter().map(|f| Arc::new(ScalarUDF::new_from_impl(f))).collect()

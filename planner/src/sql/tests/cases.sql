@@ -468,3 +468,13 @@ SELECT '{}'::jsonb + 1
 SELECT 1::jsonb
 SELECT 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid, '{A0EEBC999C0B4EF8BB6D6BB9BD380A11}'::uuid::text, 'x'::uuid
 SELECT stddev_pop(x), var_pop(x), stddev(t_id), variance(id) FROM u
+SELECT '1'::text + 1
+SELECT '1'::text = 1
+SELECT 1 IN ('1'::text)
+SELECT coalesce('1'::text, 2)
+SELECT 1 UNION SELECT '1'::text
+SELECT 1 UNION SELECT '2' UNION SELECT NULL UNION SELECT 2.5 ORDER BY 1
+SELECT 'a%b'::text LIKE 'a!%b'::text ESCAPE '!'
+SELECT CASE '-0'::float8 WHEN 0 THEN 'zero' ELSE 'other' END
+SELECT nullif('-0'::float8, 0), nullif('1 day'::interval, '24 hours')
+SELECT count(DISTINCT x) FROM (VALUES ('-0'::float8), (0)) v(x)

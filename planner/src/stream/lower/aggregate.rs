@@ -9,10 +9,11 @@ use datafusion::logical_expr::logical_plan::Aggregate;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_expr::expressions::CastExpr;
 
-use super::{Lowering, compile, field_of, name_of, place_of, unsupported};
+use super::grouping::grouping_sets;
+use super::{Lowering, compile, compile_all, field_of, name_of, place_of, project, unsupported};
 use crate::plan::{AggCall, AggFunc, SortKey};
 use crate::sql::functions::spread::Spread;
-use crate::stream::rel::{Phys, Rel, plain_columns};
+use crate::stream::rel::{Phys, Rel, as_column, literal, plain_columns};
 use crate::stream::render;
 use crate::{PlanError, Result};
 
@@ -21,12 +22,17 @@ impl Lowering<'_> {
     pub(super) fn aggregate(&self, aggregate: &Aggregate) -> Result<Rel> {
         let input = self.lower(&aggregate.input)?;
         let schema = aggregate.input.schema();
+        if aggregate.aggr_expr.iter().any(is_first_value) {
+            return only_rows(input, aggregate);
+        }
+        if let [Expr::GroupingSet(sets)] = aggregate.group_expr.as_slice() {
+            return grouping_sets(input, aggregate, sets);
+        }
         let mut columns: Vec<Phys> = Vec::new();
         let mut group_by = Vec::new();
         for expr in &aggregate.group_expr {
             if matches!(expr, Expr::GroupingSet(_)) {
-                return Err(unsupported("GROUPING SETS, ROLLUP or CUBE")
-                    .hint("Write one query per grouping and UNION ALL them."));
+                return Err(PlanError::internal("grouping sets were not enumerated"));
             }
             group_by.push(place_of(&mut columns, &compile(expr, schema)?));
         }
@@ -65,6 +71,45 @@ impl Lowering<'_> {
             .project(columns, Arc::new(Schema::new(fields)))
             .aggregate(group_by, aggs, out))
     }
+}
+
+fn is_first_value(expr: &Expr) -> bool {
+    let bare = expr.clone().unalias_nested().data;
+    matches!(bare, Expr::AggregateFunction(f) if f.func.name() == "first_value")
+}
+
+/// The groups of a scalar subquery that is no aggregate (see [`crate::sql`]'s subqueries): a value and the number of rows. A view could not
+/// raise the error of a second row later, so each group must have one row by its form, and is that row.
+fn only_rows(input: Rel, aggregate: &Aggregate) -> Result<Rel> {
+    let schema = aggregate.input.schema();
+    let keys = compile_all(&aggregate.group_expr, schema)?;
+    let group: Vec<usize> = keys.iter().filter_map(as_column).collect();
+    let single = input.props.keys.iter().any(|key| key.iter().all(|c| group.contains(c)));
+    let bare: Vec<Expr> = aggregate
+        .aggr_expr
+        .iter()
+        .map(|e| e.clone().unalias_nested().data)
+        .collect();
+    let mut exprs = keys;
+    for e in &bare {
+        let Expr::AggregateFunction(f) = e else {
+            return Err(PlanError::internal(format!("{} is not an aggregate", name_of(e))));
+        };
+        match (f.func.name(), f.params.args.as_slice()) {
+            ("first_value", [arg]) => {
+                if !single {
+                    return Err(unsupported(&format!(
+                        "scalar subquery that may return more than one row ({})",
+                        name_of(arg)
+                    ))
+                    .hint("Use an aggregate, LIMIT 1, or an equality with a primary key."));
+                }
+                exprs.push(compile(arg, schema)?);
+            }
+            _ => exprs.push(literal(ScalarValue::Int64(Some(1)))),
+        }
+    }
+    project(input, exprs, aggregate.schema.as_arrow())
 }
 
 /// Counts are never NULL, everything else may be. Names are for EXPLAIN.

@@ -4,6 +4,7 @@
 //! Types are the logical plan's. Order is kept only by LIMIT: a stored view has none.
 
 mod aggregate;
+mod grouping;
 mod join;
 mod leaf;
 mod order;
@@ -71,7 +72,19 @@ impl Lowering<'_> {
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.lower(&sort.input),
             LogicalPlan::Sort(sort) => self.sorted_limit(&sort.input, &sort.expr, sort.fetch.map(|n| n as u64), 0),
             LogicalPlan::Subquery(subquery) => self.lower(&subquery.subquery),
-            LogicalPlan::Unnest(_) => Err(unsupported("unnest")),
+            LogicalPlan::Unnest(unnest) => {
+                let single = unnest.list_type_columns.iter().all(|(_, list)| list.depth == 1);
+                if !unnest.struct_type_columns.is_empty() || !single {
+                    return Err(unsupported("unnest of records or of arrays of arrays"));
+                }
+                let columns = unnest.list_type_columns.iter().map(|(c, _)| *c).collect();
+                let input = self.lower(&unnest.input)?;
+                Ok(input.unnest(
+                    columns,
+                    unnest.options.expand_empty_as_null(),
+                    arrow_schema(&unnest.schema),
+                ))
+            }
             LogicalPlan::RecursiveQuery(_) => Err(unsupported("WITH RECURSIVE")),
             other => Err(unsupported(&format!("{}", other.display()))),
         }
