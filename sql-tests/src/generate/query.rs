@@ -202,7 +202,12 @@ impl<'a> QueryGen<'a> {
             Op::Marked => self.marked(depth),
             Op::Lateral => self.lateral(depth),
             Op::SetAll => {
-                let word = ["INTERSECT ALL", "EXCEPT ALL"][self.rng.random_range(0..2)];
+                // Intersections of random rows are mostly empty.
+                let word = if self.rng.random_ratio(1, 4) {
+                    "INTERSECT ALL"
+                } else {
+                    "EXCEPT ALL"
+                };
                 self.union(word, depth)
             }
             Op::GroupingSets => self.grouping_sets(depth),
