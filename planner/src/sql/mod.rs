@@ -38,6 +38,7 @@ mod locking;
 mod merge;
 mod merged;
 mod moments;
+mod named_windows;
 mod names;
 mod operators;
 mod parse;

@@ -288,6 +288,7 @@ pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
     Tokenizer::new(&DIALECT, sql)
         .tokenize_with_location()
         .map(is_null)
+        .map(split_signs)
         .map_err(|e| {
             let TokenizerError { message, location } = e;
             let lines = Lines::new(sql);
@@ -305,6 +306,58 @@ pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
             };
             PlanError::new("42601", what).at(offset + 1)
         })
+}
+
+/// `a>-1` is `a > -1`: as in PostgreSQL, an operator ends in a sign only if it has a character that SQL's own operators do not have.
+fn split_signs(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let signs = |op: &str| {
+        let rest = op.trim_end_matches(['+', '-']);
+        let own = op.contains(|c| "~!@#%^&|`?".contains(c));
+        if own { 0 } else { op.len() - rest.len().max(1) }
+    };
+    let mut out = Vec::with_capacity(tokens.len());
+    for t in tokens {
+        let n = match &t.token {
+            Token::CustomBinaryOperator(op) => signs(op),
+            _ => 0,
+        };
+        let Token::CustomBinaryOperator(op) = &t.token else {
+            out.push(t);
+            continue;
+        };
+        if n == 0 {
+            out.push(t);
+            continue;
+        }
+        let (mut at, end) = (t.span.start, op.len() - n);
+        let mut put = |token: Token, width: usize| {
+            let mut span = t.span;
+            span.start = at;
+            at.column += width as u64;
+            span.end = at;
+            out.push(TokenWithSpan { token, span });
+        };
+        put(
+            match &op[..end] {
+                "<" => Token::Lt,
+                ">" => Token::Gt,
+                "<=" => Token::LtEq,
+                ">=" => Token::GtEq,
+                "<>" => Token::Neq,
+                "=" => Token::Eq,
+                "*" => Token::Mul,
+                "/" => Token::Div,
+                "+" => Token::Plus,
+                "-" => Token::Minus,
+                other => Token::CustomBinaryOperator(other.to_owned()),
+            },
+            end,
+        );
+        for sign in op[end..].chars() {
+            put(if sign == '-' { Token::Minus } else { Token::Plus }, 1);
+        }
+    }
+    out
 }
 
 /// `x ISNULL` is `x IS NULL`; the grammar would read an alias.

@@ -124,6 +124,9 @@ impl VisitorMut for Rewriter {
             ..
         }) = e
         {
+            if let ControlFlow::Break(e) = flow(super::named_windows::refuse_rest(spec.window_name.as_ref())) {
+                return ControlFlow::Break(e);
+            }
             // DataFusion reads frame offsets from unmarked numbers only.
             frame_numbers(spec, false);
         }
@@ -216,6 +219,7 @@ fn prepare_select(s: &mut Select) -> Result<()> {
         );
     }
     super::sets::select(s)?;
+    super::named_windows::resolve(s)?;
     name_columns(s);
     if let Some(e) = s.selection.take() {
         s.selection = Some(condition(e, "WHERE"));

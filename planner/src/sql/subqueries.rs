@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, ExprSchema, Result as DfResult, ScalarValue, TableReference};
 use datafusion::functions_aggregate::count::count_all;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
@@ -39,6 +39,7 @@ use crate::PlanError;
 /// See the module's text.
 pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let mut names = Names::default();
+    refuse_below(&plan)?;
     plan.transform_up_with_subqueries(|node| {
         crate::interrupt::check().map_err(external)?;
         let node = match node {
@@ -57,6 +58,85 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
         joined(node, &mut names).map(Transformed::yes)
     })
     .map(|t| t.data)
+}
+
+/// Refuses correlated subqueries whose conditions stand below something that would see other rows if they were taken out.
+fn refuse_below(plan: &LogicalPlan) -> DfResult<()> {
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Subquery(subquery) = node {
+            refuse_form(subquery)?;
+        }
+        node.apply_expressions(|e| {
+            e.apply(|e| {
+                match e {
+                    Expr::Exists(Exists { subquery, .. })
+                    | Expr::InSubquery(InSubquery { subquery, .. })
+                    | Expr::ScalarSubquery(subquery)
+                    | Expr::SetComparison(SetComparison { subquery, .. }) => refuse_form(subquery)?,
+                    _ => {}
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(())
+}
+
+fn refuse_form(subquery: &Subquery) -> DfResult<()> {
+    if subquery.outer_ref_columns.is_empty() {
+        return Ok(());
+    }
+    // A single row for no rows as well.
+    let total = |n: &LogicalPlan| matches!(n, LogicalPlan::Aggregate(a) if a.group_expr.is_empty());
+    let constant = |e: &Expr| {
+        !matches!(e.clone().unalias(), Expr::Literal(v, _) if v.is_null())
+            && e.column_refs().is_empty()
+            && !e.contains_outer()
+            && !has_subquery(e)
+    };
+    subquery.subquery.apply(|node| {
+        let what = match node {
+            LogicalPlan::Window(w) if reaches_out(&w.input) => "a window function over them",
+            LogicalPlan::Distinct(Distinct::On(on)) if reaches_out(&on.input) => "DISTINCT ON over them",
+            LogicalPlan::Aggregate(a)
+                if matches!(a.group_expr.first(), Some(Expr::GroupingSet(_))) && reaches_out(&a.input) =>
+            {
+                "GROUPING SETS, ROLLUP or CUBE over them"
+            }
+            LogicalPlan::Filter(f) if total(&f.input) && reaches_out(&f.input) => "HAVING without GROUP BY over them",
+            LogicalPlan::Projection(p) if total(&p.input) && reaches_out(&p.input) && p.expr.iter().any(constant) => {
+                "a constant beside an aggregate over them"
+            }
+            LogicalPlan::Join(j) => {
+                let (left, right) = (reaches_out(&j.left), reaches_out(&j.right));
+                let on = j.filter.iter().any(Expr::contains_outer);
+                let wrong = match j.join_type {
+                    JoinType::Left => right || on,
+                    JoinType::Right => left || on,
+                    JoinType::Full => left || right || on,
+                    _ => false,
+                };
+                if !wrong {
+                    return Ok(TreeNodeRecursion::Continue);
+                }
+                "an outer join of them"
+            }
+            _ => return Ok(TreeNodeRecursion::Continue),
+        };
+        Err(external(
+            PlanError::unsupported(format!(
+                "a subquery that compares rows with the outer query's below {what} is not supported"
+            ))
+            .hint("Write a join, with a subquery in FROM that is grouped, or partitioned, by the compared columns."),
+        ))
+    })?;
+    Ok(())
+}
+
+/// Whether expressions of a plan use columns of the query that it stands in.
+fn reaches_out(plan: &LogicalPlan) -> bool {
+    plan.exists(|n| Ok(n.expressions().iter().any(Expr::contains_outer)))
+        .unwrap_or(true)
 }
 
 /// An inner join whose ON has subqueries, with those in a filter.
