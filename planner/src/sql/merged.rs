@@ -20,6 +20,7 @@ use sqlparser::ast::{
 
 use super::derived::has_wildcard;
 use super::ext::fold;
+use super::rewrite::join_constraint;
 use super::syntax::function;
 use crate::{PlanError, Result};
 
@@ -83,19 +84,6 @@ fn merges(from: &TableWithJoins, star: bool) -> bool {
 }
 
 fn constraint(op: &JoinOperator) -> Option<&JoinConstraint> {
-    match op {
-        JoinOperator::Join(c)
-        | JoinOperator::Inner(c)
-        | JoinOperator::Left(c)
-        | JoinOperator::LeftOuter(c)
-        | JoinOperator::Right(c)
-        | JoinOperator::RightOuter(c)
-        | JoinOperator::FullOuter(c) => Some(c),
-        _ => None,
-    }
-}
-
-fn constraint_mut(op: &mut JoinOperator) -> Option<&mut JoinConstraint> {
     match op {
         JoinOperator::Join(c)
         | JoinOperator::Inner(c)
@@ -251,7 +239,7 @@ impl Merger<'_> {
                         columns: left.iter().filter(|c| c.merged).cloned().collect(),
                         depth: 0,
                     };
-                    if let Some(JoinConstraint::On(e)) = constraint_mut(&mut join.join_operator) {
+                    if let Some(JoinConstraint::On(e)) = join_constraint(&mut join.join_operator) {
                         merged.replace(e);
                     }
                     left.extend(right);
@@ -366,7 +354,7 @@ fn join_using(op: &mut JoinOperator, left: Vec<Shown>, right: Vec<Shown>, names:
             merged: true,
         });
     }
-    if let Some(constraint) = constraint_mut(op) {
+    if let Some(constraint) = join_constraint(op) {
         *constraint = JoinConstraint::On(on.unwrap_or_else(|| Expr::Value(Value::Boolean(true).into())));
     }
     if names.is_empty() && matches!(op, JoinOperator::Join(_) | JoinOperator::Inner(_)) {

@@ -310,35 +310,30 @@ pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
 
 /// `a>-1` is `a > -1`: as in PostgreSQL, an operator ends in a sign only if it has a character that SQL's own operators do not have.
 fn split_signs(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
-    let signs = |op: &str| {
-        let rest = op.trim_end_matches(['+', '-']);
-        let own = op.contains(|c| "~!@#%^&|`?".contains(c));
-        if own { 0 } else { op.len() - rest.len().max(1) }
-    };
-    let mut out = Vec::with_capacity(tokens.len());
-    for t in tokens {
-        let n = match &t.token {
-            Token::CustomBinaryOperator(op) => signs(op),
-            _ => 0,
-        };
-        let Token::CustomBinaryOperator(op) = &t.token else {
-            out.push(t);
-            continue;
-        };
-        if n == 0 {
-            out.push(t);
-            continue;
+    // How much of an operator of several characters is left without the signs at its end.
+    let split = |t: &TokenWithSpan| match &t.token {
+        Token::CustomBinaryOperator(op) if !op.contains(|c| "~!@#%^&|`?".contains(c)) => {
+            let end = op.trim_end_matches(['+', '-']).len().max(1);
+            (end < op.len()).then(|| (op.clone(), end))
         }
-        let (mut at, end) = (t.span.start, op.len() - n);
-        let mut put = |token: Token, width: usize| {
+        _ => None,
+    };
+    if !tokens.iter().any(|t| split(t).is_some()) {
+        return tokens;
+    }
+    let mut out = Vec::with_capacity(tokens.len() + 1);
+    for t in tokens {
+        let Some((op, end)) = split(&t) else {
+            out.push(t);
+            continue;
+        };
+        let mut at = t.span.start;
+        let mut put = |text: &str| {
             let mut span = t.span;
             span.start = at;
-            at.column += width as u64;
+            at.column += text.len() as u64;
             span.end = at;
-            out.push(TokenWithSpan { token, span });
-        };
-        put(
-            match &op[..end] {
+            let token = match text {
                 "<" => Token::Lt,
                 ">" => Token::Gt,
                 "<=" => Token::LtEq,
@@ -350,12 +345,11 @@ fn split_signs(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
                 "+" => Token::Plus,
                 "-" => Token::Minus,
                 other => Token::CustomBinaryOperator(other.to_owned()),
-            },
-            end,
-        );
-        for sign in op[end..].chars() {
-            put(if sign == '-' { Token::Minus } else { Token::Plus }, 1);
-        }
+            };
+            out.push(TokenWithSpan { token, span });
+        };
+        put(&op[..end]);
+        (end..op.len()).for_each(|i| put(&op[i..=i]));
     }
     out
 }

@@ -237,7 +237,7 @@ fn prepare_select(s: &mut Select) -> Result<()> {
     }
     for from in &mut s.from {
         for join in &mut from.joins {
-            if let Some(JoinConstraint::On(e)) = constraint(&mut join.join_operator) {
+            if let Some(JoinConstraint::On(e)) = join_constraint(&mut join.join_operator) {
                 *e = condition(std::mem::replace(e, null()), "JOIN/ON");
             }
         }
@@ -245,7 +245,8 @@ fn prepare_select(s: &mut Select) -> Result<()> {
     Ok(())
 }
 
-fn constraint(op: &mut JoinOperator) -> Option<&mut JoinConstraint> {
+/// What a join of rows that both sides have is made on.
+pub(super) fn join_constraint(op: &mut JoinOperator) -> Option<&mut JoinConstraint> {
     match op {
         JoinOperator::Join(c)
         | JoinOperator::Inner(c)

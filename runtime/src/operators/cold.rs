@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 use levee_storage::delta_file::{STATE_KEY_PREFIX_BYTES, StateKey};
 
-use super::fault;
+use super::keys::KeyIndex;
+use super::{Progress, fault};
 use crate::{Delta, Result, RuntimeError};
 
 /// Slots looked at in one call of an operator's eviction.
@@ -68,6 +69,15 @@ impl Pieces {
             self.rest = Some((delta, to));
         }
         Some(piece)
+    }
+
+    /// Whether the delta has been taken.
+    pub fn progress(&self) -> Progress {
+        if self.is_empty() {
+            Progress::Done
+        } else {
+            Progress::More
+        }
     }
 }
 
@@ -322,6 +332,14 @@ impl Residency {
     /// Something has been evicted.
     pub fn evicted(&mut self) {
         self.partial = true;
+    }
+
+    /// From now on some of the state is only in the tier: what the index is given from here on is looked up there.
+    pub fn begin_partial(&mut self, index: &mut KeyIndex) {
+        if self.reads().is_none() {
+            index.take_made();
+            self.evicted();
+        }
     }
 
     /// The next slots for an eviction to look at, out of `n`: a clock's hand goes around them. Also whether that ends a round.

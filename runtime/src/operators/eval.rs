@@ -130,6 +130,19 @@ pub fn batch(schema: &SchemaRef, columns: Vec<ArrayRef>, n: usize) -> Result<Rec
     )?)
 }
 
+/// A batch of columns that are cast to the schema's types where they differ.
+///
+/// # Errors
+/// As [`batch`], or a cast fails.
+pub fn fitted(schema: &SchemaRef, columns: impl IntoIterator<Item = ArrayRef>, n: usize) -> Result<RecordBatch> {
+    let columns = columns
+        .into_iter()
+        .zip(schema.fields())
+        .map(|(c, f)| coerce(c, f.data_type()))
+        .collect::<Result<Vec<_>>>()?;
+    batch(schema, columns, n)
+}
+
 /// The one place where stored expressions become runnable ones.
 fn decode(expr: &PlanExpr, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     Ok(levee_planner::stream::expr::decode(expr, input)?)

@@ -30,6 +30,7 @@ pub mod join;
 mod keys;
 pub mod map;
 mod ordered;
+mod partitions;
 pub mod pass;
 mod segments;
 pub mod temporal;

@@ -1,12 +1,10 @@
 //! Operators that only pass rows on: bag union, and constant rows.
 
-use std::sync::Arc;
-
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::StreamReader;
 
-use super::columns::{coerce, nullable};
-use super::eval::batch;
+use super::columns::nullable;
+use super::eval::fitted;
 use super::{Barrier, Operator, Output, Progress, fault};
 use crate::{Delta, Result};
 
@@ -42,15 +40,9 @@ impl Operator for Union {
 /// The delta's columns under another schema of the same types.
 fn recast(schema: &SchemaRef, delta: Delta) -> Result<Delta> {
     let n = delta.num_rows();
-    let columns = delta
-        .batch
-        .columns()
-        .iter()
-        .zip(schema.fields())
-        .map(|(c, f)| coerce(Arc::clone(c), f.data_type()))
-        .collect::<Result<Vec<_>>>()?;
+    let columns = delta.batch.columns().iter().cloned();
     Ok(Delta {
-        batch: batch(schema, columns, n)?,
+        batch: fitted(schema, columns, n)?,
         diffs: delta.diffs,
     })
 }

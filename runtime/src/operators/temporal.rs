@@ -19,7 +19,7 @@
 
 use std::collections::BTreeSet;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit, TimestampMicrosecondType};
 use arrow::row::{RowConverter, RowParser, SortField};
 use hashbrown::HashTable;
@@ -28,8 +28,8 @@ use levee_planner::plan::TimeBound;
 
 use super::arena::{Arena, Span};
 use super::codec::{self, Reader};
-use super::columns::{coerce, nullable};
-use super::eval::batch;
+use super::columns::nullable;
+use super::eval::fitted;
 use super::segments::bucket_hash;
 use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
 use crate::hash::{hash_columns, vnode};
@@ -204,10 +204,7 @@ impl TemporalFilter {
                 .iter()
                 .map(|&s| self.parser.parse(self.arena.get(self.rows[s as usize].bytes)));
             let columns = self.converter.convert_rows(bytes)?;
-            let columns = columns.into_iter().zip(self.schema.fields());
-            let columns: Vec<ArrayRef> = columns.map(|(c, f)| coerce(c, f.data_type())).collect::<Result<_>>()?;
-            let n = picked.len();
-            out.emit(Delta::new(batch(&self.schema, columns, n)?, diffs));
+            out.emit(Delta::new(fitted(&self.schema, columns, picked.len())?, diffs));
         }
         for &slot in &slots {
             self.settle(slot);

@@ -8,11 +8,7 @@
 //! A row beyond a full window changes nothing that is shown, and costs one comparison and one insertion. Over append-only input
 //! such rows can never come back, so only `offset + limit` rows are kept.
 //!
-//! An entry's bytes are its encoded sort columns, then its encoded row, then the size of the former; they sort as PostgreSQL sorts
-//! (C order of text, NaN last, intervals by length).
-//!
-//! State: table 0, partition and entry → multiplicity; table 1, partition → number of rows (kept rows, over append-only input), so that
-//! a partition that is not resident, or does not exist, is found by one look-up. Bytes per row: its encoding twice over at most,
+//! State as in [`super::partitions`]; over append-only input the number of rows is that of kept ones. So a partition that is not resident, or does not exist, is found by one look-up. Bytes per row: its encoding twice over at most,
 //! and 60. Of a partition that is read from the cold tier only the window and the rows that change become resident.
 //!
 //! Cost per row: two encodes, a probe, a lookup in the partition's order. Cost per touched partition and step: `offset + limit`
@@ -21,19 +17,18 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::SortOptions;
+use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
-use arrow::row::{RowConverter, RowParser, SortField};
 use levee_planner::plan::SortKey;
 
 use super::aggregate::accumulator::relocate;
 use super::codec::{self, Reader};
 use super::cold::{Cold, ColdKeys, Evicted, Pieces, Residency, Scan};
-use super::columns::{bigint, coerce, nullable, sortable, sortable_type};
-use super::eval::batch;
+use super::columns::{bigint, nullable};
+use super::eval::fitted;
 use super::keys::KeyIndex;
 use super::ordered::{Lookup, OrderedCounts};
+use super::partitions::{CountWriter, EncodedEntries, Entry, EntryCodec, column_type, look_up_made};
 use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
 use crate::{Delta, Result, RuntimeError};
 
@@ -70,10 +65,10 @@ pub struct TopNPlan {
 }
 
 /// Encoded entries with the number of their copies inside the window.
-type Window = Vec<(Arc<[u8]>, i64)>;
+type Window = Vec<(Entry, i64)>;
 
 /// A row to emit: entry, place, diff.
-type Change = (Arc<[u8]>, i64, i64);
+type Change = (Entry, i64, i64);
 
 /// The operator.
 pub struct TopN {
@@ -81,18 +76,16 @@ pub struct TopN {
     schema: SchemaRef,
     /// Places that matter, where the input is append-only and rows beyond can be dropped.
     keep: Option<i64>,
-    order: Option<RowConverter>,
-    rows: RowConverter,
-    parser: RowParser,
+    codec: EntryCodec,
     index: KeyIndex,
-    entries: OrderedCounts<Arc<[u8]>>,
+    entries: OrderedCounts<Entry>,
     copies: Vec<i64>,
     flags: Vec<u8>,
     /// When a partition last changed, see [`super::cold`].
     stamps: Vec<u32>,
     residency: Residency,
     /// The last entry of a window that is full.
-    bounds: Vec<Option<Arc<[u8]>>>,
+    bounds: Vec<Option<Entry>>,
     touched: Vec<(u32, Window)>,
     changed: Vec<u32>,
     /// Empty partitions that the last completed checkpoint may still hold.
@@ -110,36 +103,8 @@ impl TopN {
     /// # Errors
     /// A type cannot be ordered.
     pub fn new(plan: &TopNPlan, input: &SchemaRef, schema: &SchemaRef) -> Result<Self> {
-        let data_type = |c: usize| {
-            input
-                .fields()
-                .get(c)
-                .map(|f| f.data_type().clone())
-                .ok_or_else(|| RuntimeError::internal(format!("top-N refers to column {c} of its input")))
-        };
-        let partition = plan
-            .partition_by
-            .iter()
-            .map(|&c| data_type(c))
-            .collect::<Result<Vec<_>>>()?;
-        let order = plan
-            .order_by
-            .iter()
-            .map(|key| {
-                let options = SortOptions::new(key.desc, key.nulls_first);
-                Ok(SortField::new_with_options(
-                    sortable_type(&data_type(key.column)?),
-                    options,
-                ))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let rows = RowConverter::new(
-            input
-                .fields()
-                .iter()
-                .map(|f| SortField::new(f.data_type().clone()))
-                .collect(),
-        )?;
+        let partition = plan.partition_by.iter().map(|&c| column_type(input, c));
+        let partition = partition.collect::<Result<Vec<_>>>()?;
         let places = plan.limit.map(|l| l.saturating_add(plan.offset));
         Ok(Self {
             keep: places
@@ -147,9 +112,7 @@ impl TopN {
                 .map(|p| i64::try_from(p).unwrap_or(i64::MAX)),
             plan: plan.clone(),
             schema: nullable(schema),
-            order: (!order.is_empty()).then(|| RowConverter::new(order)).transpose()?,
-            parser: rows.parser(),
-            rows,
+            codec: EntryCodec::new(&plan.order_by, false, input)?,
             index: KeyIndex::new(&partition)?,
             entries: OrderedCounts::new(false),
             copies: Vec::new(),
@@ -254,19 +217,7 @@ impl TopN {
         let Some(cold) = self.residency.reads().cloned() else {
             return Ok(());
         };
-        let made = self.index.take_made();
-        let (mut keys, mut key) = (ColdKeys::default(), Vec::new());
-        for &slot in &made {
-            key.clear();
-            self.index.encode(slot, &mut key);
-            keys.push(&cold, 1, self.index.vnode(slot), &key);
-        }
-        let mut found = Vec::new();
-        cold.get_many(&keys, &mut |i, value| {
-            found.push((made[i], Reader::open(value)?.0.i64()?));
-            Ok(())
-        })?;
-        for (slot, copies) in found {
+        for (slot, copies) in look_up_made(&mut self.index, &cold)? {
             self.copies[slot as usize] = copies;
             self.flags[slot as usize] = PERSISTED;
             self.stamps[slot as usize] = 0;
@@ -280,13 +231,13 @@ impl TopN {
     }
 
     /// Reads the multiplicities of entries that a batch changes.
-    fn load_entries(&mut self, slots: &[u32], entry: &mut dyn FnMut(usize, &mut Vec<u8>)) -> Result<()> {
+    fn load_entries(&mut self, slots: &[u32], encoded: &EncodedEntries) -> Result<()> {
         let Some(cold) = self.residency.reads().cloned() else {
             return Ok(());
         };
         let mut unknown = Vec::new();
         for (i, &slot) in slots.iter().enumerate() {
-            entry(i, &mut self.scratch);
+            encoded.write(i, &mut self.scratch);
             if self.entries.look_up(slot, &self.scratch) == Lookup::Cold {
                 unknown.push((slot, Arc::<[u8]>::from(self.scratch.as_slice())));
             }
@@ -485,14 +436,6 @@ impl TopN {
             .collect();
     }
 
-    /// From now on some of the state is only in the tier.
-    fn begin_partial(&mut self) {
-        if self.residency.reads().is_none() {
-            self.index.take_made();
-            self.residency.evicted();
-        }
-    }
-
     /// Takes a batch, or as much of it as can be read in one piece of work.
     fn absorb_some(&mut self) -> Result<Progress> {
         let reads = self.residency.reads().is_some();
@@ -500,11 +443,7 @@ impl TopN {
             return Ok(Progress::Done);
         };
         self.absorb(&piece)?;
-        Ok(if self.pending.is_empty() {
-            Progress::Done
-        } else {
-            Progress::More
-        })
+        Ok(self.pending.progress())
     }
 
     fn absorb(&mut self, delta: &Delta) -> Result<()> {
@@ -513,28 +452,11 @@ impl TopN {
         let mut slots = std::mem::take(&mut self.slots);
         self.index.upsert(&partition, delta.num_rows(), false, &mut slots)?;
         self.grow();
-        let keys = match &self.order {
-            None => None,
-            Some(order) => {
-                let columns: Vec<ArrayRef> = self.plan.order_by.iter().map(|k| sortable(&column(k.column))).collect();
-                Some(order.convert_columns(&columns)?)
-            }
-        };
-        // Rows without columns, as `count(*)` over a LIMIT asks for, are all alike and encode to nothing.
-        let rows = (delta.batch.num_columns() > 0)
-            .then(|| self.rows.convert_columns(delta.batch.columns()))
-            .transpose()?;
-        let entry = |i: usize, out: &mut Vec<u8>| {
-            let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
-            out.clear();
-            out.extend_from_slice(key);
-            out.extend_from_slice(rows.as_ref().map_or(&[][..], |r| r.row(i).data()));
-            out.extend_from_slice(&(key.len() as u32).to_be_bytes());
-        };
+        let entries = self.codec.encode(&delta.batch)?;
         self.load_partitions()?;
-        self.load_entries(&slots, &mut |i, out| entry(i, out))?;
+        self.load_entries(&slots, &entries)?;
         for (i, &slot) in slots.iter().enumerate() {
-            entry(i, &mut self.scratch);
+            entries.write(i, &mut self.scratch);
             match self.keep {
                 Some(keep) => self.add_bounded(slot, delta.diff(i), keep)?,
                 None => self.add(slot, delta.diff(i))?,
@@ -545,37 +467,13 @@ impl TopN {
     }
 
     fn delta(&self, changes: &[Change]) -> Result<Delta> {
-        let mut columns = if self.schema.fields().len() == usize::from(self.plan.row_number) {
-            Vec::new()
-        } else {
-            let rows = changes
-                .iter()
-                .map(|c| row_part(&c.0).map(|bytes| self.parser.parse(bytes)))
-                .collect::<Result<Vec<_>>>()?;
-            self.rows.convert_rows(rows)?
-        };
+        let mut columns = self.codec.decode(changes.iter().map(|c| c.0.as_ref()))?;
         if self.plan.row_number {
             columns.push(bigint(changes.iter().map(|c| c.1).collect()));
         }
-        let batch = self.output_batch(columns, changes.len())?;
+        let batch = fitted(&self.schema, columns, changes.len())?;
         Ok(Delta::new(batch, changes.iter().map(|c| c.2).collect()))
     }
-
-    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
-        let columns = columns
-            .into_iter()
-            .zip(self.schema.fields())
-            .map(|(c, f)| coerce(c, f.data_type()))
-            .collect::<Result<Vec<_>>>()?;
-        batch(&self.schema, columns, n)
-    }
-}
-
-/// The encoded row within an entry.
-fn row_part(entry: &[u8]) -> Result<&[u8]> {
-    let damaged = || RuntimeError::internal("a stored top-N entry is damaged");
-    let (rest, size) = entry.split_last_chunk::<4>().ok_or_else(damaged)?;
-    rest.get(u32::from_be_bytes(*size) as usize..).ok_or_else(damaged)
 }
 
 impl Operator for TopN {
@@ -587,7 +485,7 @@ impl Operator for TopN {
         };
         let n = delta.num_rows();
         if self.passes() {
-            let batch = self.output_batch(delta.batch.columns().to_vec(), n)?;
+            let batch = fitted(&self.schema, delta.batch.columns().to_vec(), n)?;
             out.emit(Delta {
                 batch,
                 diffs: delta.diffs,
@@ -610,16 +508,9 @@ impl Operator for TopN {
     }
 
     fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
-        let (mut partition, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
-        let index = &self.index;
-        self.entries.snapshot(full, |slot, entry, count| {
-            partition.clear();
-            index.encode(slot, &mut partition);
-            codec::join_key(&mut key, &partition, entry);
-            codec::begin(&mut value, index.hash(slot));
-            codec::put_i64(&mut value, count.unwrap_or(0));
-            (out.put)(0, index.vnode(slot), &key, count.map(|_| value.as_slice()));
-        });
+        let mut writer = CountWriter::new(&self.index);
+        self.entries
+            .snapshot(full, |slot, entry, count| writer.put_below(out, 0, slot, entry, count));
         self.entries.freeze();
         let slots = if full {
             self.changed.clear();
@@ -634,15 +525,9 @@ impl Operator for TopN {
             if flags & CHANGED == 0 && !(full && copies > 0) {
                 continue;
             }
-            key.clear();
-            self.index.encode(slot, &mut key);
-            if copies > 0 {
-                codec::begin(&mut value, self.index.hash(slot));
-                codec::put_i64(&mut value, copies);
-                (out.put)(1, self.index.vnode(slot), &key, Some(&value));
-            } else {
+            writer.put(out, 1, slot, (copies > 0).then_some(copies));
+            if copies <= 0 {
                 // It stays, as a note that it is gone, until a checkpoint says so.
-                (out.put)(1, self.index.vnode(slot), &key, None);
                 self.dead.push(slot);
             }
             self.flags[at] = PERSISTED;
@@ -678,7 +563,7 @@ impl Operator for TopN {
     fn attach(&mut self, cold: Cold, complete: bool) {
         self.residency.attach(cold, true);
         if !complete {
-            self.begin_partial();
+            self.residency.begin_partial(&mut self.index);
         }
     }
 
@@ -723,7 +608,7 @@ impl Operator for TopN {
             }
         }
         if freed > 0 {
-            self.begin_partial();
+            self.residency.begin_partial(&mut self.index);
         }
         Evicted { bytes: freed, round }
     }

@@ -212,16 +212,22 @@ impl RelationSnapshot {
             }
             None => &inner.base,
         };
-        let mut before = MergedSums::new(scan(if keyed { &[] } else { &earlier })?);
+        let mut before = if keyed {
+            None
+        } else {
+            Some((base.sums(&inner.order)?, MergedSums::new(scan(&earlier)?)))
+        };
         let mut changed = scan(&changed)?;
-        let mut base = base.sums(&inner.order)?;
         while let Some(delta) = changed.next()? {
             let rows = inner.order.encode(&delta.batch)?;
-            let counts = if keyed { Vec::new() } else { base.counts(&rows)? };
+            let counts = match &mut before {
+                Some((base, _)) => base.counts(&rows)?,
+                None => Vec::new(),
+            };
             for (i, row) in rows.iter().enumerate() {
                 let mut count = delta.diff(i);
-                if !keyed {
-                    count += counts[i] + before.sum(row.data())?;
+                if let Some((_, earlier)) = &mut before {
+                    count += counts[i] + earlier.sum(row.data())?;
                 }
                 f(row.data(), count.max(0))?;
             }

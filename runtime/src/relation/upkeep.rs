@@ -100,7 +100,7 @@ impl Relation {
         let base_seq = state.base_seq;
         let replaced = match &state.offered {
             Some(waiting) => waiting.seq < base_seq,
-            None => state.base.is_cold() || self.should_cool(memory, &state),
+            None => state.base.is_cold() || Self::should_cool(memory),
         };
         if replaced {
             state.offered = Some(offer);
@@ -108,10 +108,9 @@ impl Relation {
     }
 
     /// The budget for relations is used up and this one is large.
-    fn should_cool(&self, memory: &Memory, state: &State) -> bool {
+    fn should_cool(memory: &Memory) -> bool {
         let governor = &memory.governor;
-        !state.base.is_cold()
-            && governor.over(Share::Relations)
+        governor.over(Share::Relations)
             && memory.held.bytes() >= governor.share(Share::Relations) / LARGE_PARTS
             && memory.held.bytes() > 0
     }

@@ -27,27 +27,27 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new(
             "pg_jsonb_keys",
             |t, _| document("jsonb_object_keys", t, &JSONB, DataType::Utf8),
-            |a, _| members(a, Member::Key),
+            |a, _| members(a, Part::Key),
         ),
         PgFunction::new(
             "pg_jsonb_values",
             |t, _| document("jsonb_each", t, &JSONB, JSONB),
-            |a, _| members(a, Member::Value),
+            |a, _| members(a, Part::Value),
         ),
         PgFunction::new(
             "pg_jsonb_texts",
             |t, _| document("jsonb_each_text", t, &JSONB, DataType::Utf8),
-            |a, _| members(a, Member::Text),
+            |a, _| members(a, Part::Text),
         ),
         PgFunction::new(
             "pg_jsonb_elements",
             |t, _| document("jsonb_array_elements", t, &JSONB, JSONB),
-            |a, _| elements(a, false),
+            |a, _| elements(a, Part::Value),
         ),
         PgFunction::new(
             "pg_jsonb_element_texts",
             |t, _| document("jsonb_array_elements_text", t, &JSONB, DataType::Utf8),
-            |a, _| elements(a, true),
+            |a, _| elements(a, Part::Text),
         ),
         PgFunction::new(
             "pg_json_elements",
@@ -190,6 +190,25 @@ fn long_series() -> PlanError {
 
 type Series = (Vec<Option<usize>>, ArrayRef);
 
+/// Adds `from` and what `next` makes of each, up (or down) to `to`; answers how many.
+fn push_series(
+    values: &mut Vec<i64>,
+    from: i64,
+    to: i64,
+    upwards: bool,
+    next: impl Fn(i64) -> Result<Option<i64>>,
+) -> Result<usize> {
+    let (mut at, before) = (Some(from), values.len());
+    while let Some(value) = at.filter(|at| if upwards { *at <= to } else { *at >= to }) {
+        if values.len() - before >= SERIES_MAX {
+            return Err(long_series());
+        }
+        values.push(value);
+        at = next(value)?;
+    }
+    Ok(values.len() - before)
+}
+
 fn integers(a: &[ArrayRef]) -> Result<Series> {
     let columns: Vec<&Int64Array> = a.iter().map(|a| a.as_primitive::<Int64Type>()).collect();
     let [from, to, rest @ ..] = columns.as_slice() else {
@@ -206,18 +225,10 @@ fn integers(a: &[ArrayRef]) -> Result<Series> {
         if step == 0 {
             return Err(zero_step());
         }
-        let (mut at, end, before) = (from.value(row), to.value(row), values.len());
-        while if step > 0 { at <= end } else { at >= end } {
-            if values.len() - before >= SERIES_MAX {
-                return Err(long_series());
-            }
-            values.push(at);
-            match at.checked_add(step) {
-                Some(next) => at = next,
-                None => break,
-            }
-        }
-        lengths.push(Some(values.len() - before));
+        let n = push_series(&mut values, from.value(row), to.value(row), step > 0, |at| {
+            Ok(at.checked_add(step))
+        })?;
+        lengths.push(Some(n));
     }
     Ok((lengths, Arc::new(Int64Array::from(values))))
 }
@@ -245,76 +256,82 @@ fn moments(a: &[ArrayRef]) -> Result<Series> {
         if length == 0 {
             return Err(zero_step());
         }
-        let (mut at, end, before) = (from.value(row), to.value(row), values.len());
-        while if length > 0 { at <= end } else { at >= end } {
-            if values.len() - before >= SERIES_MAX {
-                return Err(long_series());
-            }
-            values.push(at);
-            at = super::arith::later(at, by)?;
-        }
-        lengths.push(Some(values.len() - before));
+        let n = push_series(&mut values, from.value(row), to.value(row), length > 0, |at| {
+            super::arith::later(at, by).map(Some)
+        })?;
+        lengths.push(Some(n));
     }
     Ok((lengths, Arc::new(TimestampMicrosecondArray::from(values))))
 }
 
-enum Member {
+/// What a set of a document's parts consists of.
+#[derive(Clone, Copy)]
+enum Part {
     Key,
     Value,
     Text,
 }
 
-fn members(a: &[ArrayRef], what: Member) -> Result<ArrayRef> {
-    let docs = first(a)?;
-    let docs = docs.as_binary::<i64>();
-    let mut lengths = Vec::with_capacity(docs.len());
-    let (mut texts, mut values) = (StringBuilder::new(), LargeBinaryBuilder::new());
-    for row in 0..docs.len() {
-        if docs.is_null(row) {
-            lengths.push(None);
-            continue;
+/// Lists of parts of `jsonb` documents.
+struct Parts {
+    texts: StringBuilder,
+    values: LargeBinaryBuilder,
+}
+
+impl Parts {
+    fn push(&mut self, value: &[u8], as_text: bool) {
+        let value = json::as_root(value.to_vec());
+        if as_text {
+            self.texts.append_option(json::text_value(&value));
+        } else {
+            self.values.append_value(value);
         }
-        let doc = docs.value(row);
-        match json::kind_of(doc) {
-            Kind::Object => {}
-            Kind::Array => {
-                return Err(PlanError::new(
-                    "22023",
-                    format!("cannot call {} on an array", what.of()),
-                ));
-            }
-            _ => {
-                return Err(PlanError::new(
-                    "22023",
-                    format!("cannot call {} on a scalar", what.of()),
-                ));
-            }
-        }
-        let mut n = 0;
-        for (key, value) in json::members(doc) {
-            n += 1;
-            match what {
-                Member::Key => texts.append_value(key),
-                Member::Value => values.append_value(json::as_root(value.to_vec())),
-                Member::Text => texts.append_option(json::text_value(&json::as_root(value.to_vec()))),
-            }
-        }
-        lengths.push(Some(n));
-    }
-    match what {
-        Member::Value => lists(&lengths, Arc::new(values.finish())),
-        _ => lists(&lengths, Arc::new(texts.finish())),
     }
 }
 
-impl Member {
-    fn of(&self) -> &'static str {
-        match self {
-            Self::Key => "jsonb_object_keys",
-            Self::Value => "jsonb_each",
-            Self::Text => "jsonb_each_text",
-        }
+/// For each document what `parts` adds and counts; NULL for NULL.
+fn parts_of(a: &[ArrayRef], part: Part, mut parts: impl FnMut(&[u8], &mut Parts) -> Result<usize>) -> Result<ArrayRef> {
+    let docs = first(a)?;
+    let docs = docs.as_binary::<i64>();
+    let mut all = Parts {
+        texts: StringBuilder::new(),
+        values: LargeBinaryBuilder::new(),
+    };
+    let lengths = docs
+        .iter()
+        .map(|doc| doc.map(|doc| parts(doc, &mut all)).transpose())
+        .collect::<Result<Vec<_>>>()?;
+    match part {
+        Part::Value => lists(&lengths, Arc::new(all.values.finish())),
+        Part::Key | Part::Text => lists(&lengths, Arc::new(all.texts.finish())),
     }
+}
+
+fn members(a: &[ArrayRef], part: Part) -> Result<ArrayRef> {
+    let function = match part {
+        Part::Key => "jsonb_object_keys",
+        Part::Value => "jsonb_each",
+        Part::Text => "jsonb_each_text",
+    };
+    parts_of(a, part, |doc, out| {
+        let what = match json::kind_of(doc) {
+            Kind::Object => {
+                let mut n = 0;
+                for (key, value) in json::members(doc) {
+                    n += 1;
+                    match part {
+                        Part::Key => out.texts.append_value(key),
+                        Part::Value => out.push(value, false),
+                        Part::Text => out.push(value, true),
+                    }
+                }
+                return Ok(n);
+            }
+            Kind::Array => "an array",
+            _ => "a scalar",
+        };
+        Err(PlanError::new("22023", format!("cannot call {function} on {what}")))
+    })
 }
 
 fn no_array(kind: &str) -> PlanError {
@@ -325,17 +342,8 @@ fn no_array(kind: &str) -> PlanError {
     PlanError::new("22023", format!("cannot extract elements from {what}"))
 }
 
-fn elements(a: &[ArrayRef], text: bool) -> Result<ArrayRef> {
-    let docs = first(a)?;
-    let docs = docs.as_binary::<i64>();
-    let mut lengths = Vec::with_capacity(docs.len());
-    let (mut texts, mut values) = (StringBuilder::new(), LargeBinaryBuilder::new());
-    for row in 0..docs.len() {
-        if docs.is_null(row) {
-            lengths.push(None);
-            continue;
-        }
-        let doc = docs.value(row);
+fn elements(a: &[ArrayRef], part: Part) -> Result<ArrayRef> {
+    parts_of(a, part, |doc, out| {
         let kind = json::kind_of(doc);
         if kind != Kind::Array {
             return Err(no_array(kind.name()));
@@ -343,19 +351,10 @@ fn elements(a: &[ArrayRef], text: bool) -> Result<ArrayRef> {
         let mut n = 0;
         for value in json::elements(doc) {
             n += 1;
-            let value = json::as_root(value.to_vec());
-            if text {
-                texts.append_option(json::text_value(&value));
-            } else {
-                values.append_value(value);
-            }
+            out.push(value, matches!(part, Part::Text));
         }
-        lengths.push(Some(n));
-    }
-    if text {
-        return lists(&lengths, Arc::new(texts.finish()));
-    }
-    lists(&lengths, Arc::new(values.finish()))
+        Ok(n)
+    })
 }
 
 fn raw_elements(a: &[ArrayRef], text: bool) -> Result<ArrayRef> {

@@ -36,9 +36,10 @@ use self::collect::{ArrayAgg, SortColumn, StringAgg};
 use self::logical::Logical;
 use super::codec::{self, Reader};
 use super::cold::{COLD_ROWS, Cold, Evicted, Pieces, Residency};
-use super::columns::{coerce, nullable};
-use super::eval::batch;
+use super::columns::nullable;
+use super::eval::fitted;
 use super::keys::KeyIndex;
+use super::partitions::CountWriter;
 use super::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter, StreamError, fault};
 use crate::{Delta, Result, RuntimeError};
 
@@ -267,11 +268,7 @@ impl Aggregate {
             return Ok(Progress::Done);
         };
         self.absorb(&piece)?;
-        Ok(if self.pending.is_empty() {
-            Progress::Done
-        } else {
-            Progress::More
-        })
+        Ok(self.pending.progress())
     }
 
     fn absorb(&mut self, delta: &Delta) -> Result<()> {
@@ -368,7 +365,7 @@ impl Aggregate {
                 ])?);
             }
             let diffs = (0..total).map(|i| if i < retracted { -1 } else { 1 }).collect();
-            out.emit(Delta::new(self.output_batch(columns, total)?, diffs));
+            out.emit(Delta::new(fitted(&self.schema, columns, total)?, diffs));
         }
         self.settle(slots);
         Ok(())
@@ -381,19 +378,10 @@ impl Aggregate {
             self.load_fronts(&picked)?;
             let mut columns = self.index.columns(&picked)?;
             columns.extend(self.evaluate(&picked, Some(out))?);
-            out.emit(Delta::inserts(self.output_batch(columns, picked.len())?));
+            out.emit(Delta::inserts(fitted(&self.schema, columns, picked.len())?));
         }
         self.settle(slots);
         Ok(())
-    }
-
-    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
-        let columns = columns
-            .into_iter()
-            .zip(self.schema.fields())
-            .map(|(c, f)| coerce(c, f.data_type()))
-            .collect::<Result<Vec<_>>>()?;
-        batch(&self.schema, columns, n)
     }
 
     /// Which groups have a row now.
@@ -546,19 +534,14 @@ impl Operator for Aggregate {
     }
 
     fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
-        let (mut group, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
-        let index = &self.index;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut writer = CountWriter::new(&self.index);
         for (i, agg) in self.aggs.iter_mut().enumerate() {
             let Some(entries) = agg.accumulator.entries() else {
                 continue;
             };
             entries.snapshot(full, &mut |slot, sub, count| {
-                group.clear();
-                index.encode(slot, &mut group);
-                codec::join_key(&mut key, &group, sub);
-                codec::begin(&mut value, index.hash(slot));
-                codec::put_i64(&mut value, count.unwrap_or(0));
-                (out.put)(i as u8 + 1, index.vnode(slot), &key, count.map(|_| value.as_slice()));
+                writer.put_below(out, i as u8 + 1, slot, sub, count);
             });
         }
         let slots: Vec<u32> = if full {
@@ -622,7 +605,7 @@ impl Operator for Aggregate {
     fn attach(&mut self, cold: Cold, complete: bool) {
         self.residency.attach(cold, true);
         if !complete {
-            self.begin_partial();
+            self.residency.begin_partial(&mut self.index);
         }
     }
 

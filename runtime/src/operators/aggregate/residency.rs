@@ -158,17 +158,9 @@ impl Aggregate {
             }
         }
         if freed > 0 {
-            self.begin_partial();
+            self.residency.begin_partial(&mut self.index);
         }
         Evicted { bytes: freed, round }
-    }
-
-    /// From now on some of the state is only in the tier.
-    pub(super) fn begin_partial(&mut self) {
-        if self.residency.reads().is_none() {
-            self.index.take_made();
-            self.residency.evicted();
-        }
     }
 
     /// Whether a group that is gone, and was noted as such, is in no checkpoint any more; `None`: the note is out of date.

@@ -37,8 +37,8 @@ use self::keys::Keys;
 use self::residency::{Arriving, Loading};
 use self::state::{NONE, Side};
 use super::cold::{Cold, Evicted};
-use super::columns::{coerce, null_columns, nullable};
-use super::eval::{Evaluator, batch};
+use super::columns::{null_columns, nullable};
+use super::eval::{Evaluator, batch, fitted};
 use super::keys::{KeyIndex, NO_SLOT};
 use super::map::filter as filter_delta;
 use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
@@ -203,7 +203,7 @@ impl Join {
             let n = unmatched.num_rows();
             let columns = self.widen(side, unmatched.batch.columns().to_vec(), n);
             out.emit(Delta {
-                batch: self.output_batch(columns, n)?,
+                batch: fitted(&self.schema, columns, n)?,
                 diffs: unmatched.diffs,
             });
         }
@@ -221,15 +221,6 @@ impl Join {
         } else {
             other.into_iter().chain(columns).collect()
         }
-    }
-
-    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
-        let columns = columns
-            .into_iter()
-            .zip(self.schema.fields())
-            .map(|(c, f)| coerce(c, f.data_type()))
-            .collect::<Result<Vec<_>>>()?;
-        batch(&self.schema, columns, n)
     }
 
     /// Finds the slots of a delta's keys, for [`Self::absorb`].
@@ -366,7 +357,7 @@ impl Join {
             diffs.retain(|&d| d != 0);
         }
         let n = pairs.num_rows();
-        out.emit(Delta::new(self.output_batch(pairs.columns().to_vec(), n)?, diffs));
+        out.emit(Delta::new(fitted(&self.schema, pairs.columns().to_vec(), n)?, diffs));
         Ok(())
     }
 
@@ -422,7 +413,7 @@ impl Join {
             let columns = self.sides[side as usize].columns(part.iter().map(|p| p.1))?;
             let columns = self.widen(side as usize, columns, part.len());
             let diffs = part.iter().map(|p| p.2).collect();
-            out.emit(Delta::new(self.output_batch(columns, part.len())?, diffs));
+            out.emit(Delta::new(fitted(&self.schema, columns, part.len())?, diffs));
         }
         if !self.queue.is_empty() {
             return Ok(Progress::More);
@@ -511,7 +502,7 @@ impl Operator for Join {
     fn attach(&mut self, cold: Cold, complete: bool) {
         self.keys.residency.attach(cold, true);
         if !complete {
-            self.begin_partial();
+            self.keys.residency.begin_partial(&mut self.keys.index);
         }
     }
 

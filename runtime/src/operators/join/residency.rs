@@ -279,14 +279,6 @@ impl Join {
         self.keys.finish_snapshot();
     }
 
-    /// From now on some of the state is only in the tier.
-    pub(super) fn begin_partial(&mut self) {
-        if self.keys.residency.reads().is_none() {
-            self.keys.index.take_made();
-            self.keys.residency.evicted();
-        }
-    }
-
     /// Evicts about `bytes` of clean keys with their rows, coldest first.
     pub(super) fn evict_some(&mut self, bytes: usize, held: usize) -> Evicted {
         let n = self.keys.index.n_slots();
@@ -314,7 +306,7 @@ impl Join {
         if freed > 0 {
             self.keys.drop_evicted();
             self.sides.iter_mut().for_each(super::state::Side::compact);
-            self.begin_partial();
+            self.keys.residency.begin_partial(&mut self.keys.index);
         }
         Evicted { bytes: freed, round }
     }

@@ -9,22 +9,7 @@ use super::values::*;
 use crate::operators::topn::{TopN, TopNPlan};
 
 fn compare(keys: &[SortKey], a: &Row, b: &Row) -> Ordering {
-    for key in keys {
-        let (x, y) = (&a[key.column], &b[key.column]);
-        let order = match (x.is_null(), y.is_null()) {
-            (true, true) => Ordering::Equal,
-            (true, false) if key.nulls_first => Ordering::Less,
-            (true, false) => Ordering::Greater,
-            (false, true) if key.nulls_first => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            (false, false) if key.desc => y.sql_cmp(x),
-            (false, false) => x.sql_cmp(y),
-        };
-        if order.is_ne() {
-            return order;
-        }
-    }
-    a.cmp(b)
+    by_keys(keys, a, b).then_with(|| a.cmp(b))
 }
 
 fn naive(plan: &TopNPlan, input: &Zset) -> Zset {

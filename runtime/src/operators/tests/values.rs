@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::*;
 use arrow::datatypes::*;
+use levee_planner::plan::SortKey;
 
 use crate::Delta;
 use crate::operators::columns::{as_i64, from_i64, interval_length, is_native};
@@ -316,4 +317,24 @@ pub fn show(deltas: &[Delta]) -> String {
         lines.push(format!("{diff} {}", words.join(" ")));
     }
     lines.join("\n")
+}
+
+/// PostgreSQL's order of rows by some columns.
+pub fn by_keys(keys: &[SortKey], a: &Row, b: &Row) -> Ordering {
+    for key in keys {
+        let (x, y) = (&a[key.column], &b[key.column]);
+        let order = match (x.is_null(), y.is_null()) {
+            (true, true) => Ordering::Equal,
+            (true, false) if key.nulls_first => Ordering::Less,
+            (true, false) => Ordering::Greater,
+            (false, true) if key.nulls_first => Ordering::Greater,
+            (false, true) => Ordering::Less,
+            (false, false) if key.desc => y.sql_cmp(x),
+            (false, false) => x.sql_cmp(y),
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+    Ordering::Equal
 }

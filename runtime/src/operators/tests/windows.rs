@@ -1,6 +1,5 @@
 //! Windows against a plain evaluation over sorted rows.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use arrow::datatypes::*;
@@ -16,25 +15,6 @@ fn key(column: usize, desc: bool, nulls_first: bool) -> SortKey {
         desc,
         nulls_first,
     }
-}
-
-fn compare(keys: &[SortKey], a: &Row, b: &Row) -> Ordering {
-    for key in keys {
-        let (x, y) = (&a[key.column], &b[key.column]);
-        let order = match (x.is_null(), y.is_null()) {
-            (true, true) => Ordering::Equal,
-            (true, false) if key.nulls_first => Ordering::Less,
-            (true, false) => Ordering::Greater,
-            (false, true) if key.nulls_first => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            (false, false) if key.desc => y.sql_cmp(x),
-            (false, false) => x.sql_cmp(y),
-        };
-        if order.is_ne() {
-            return order;
-        }
-    }
-    Ordering::Equal
 }
 
 /// Whether `value` lies at or behind the bound that `own` has; NULLs see their peers only.
@@ -172,11 +152,11 @@ fn naive(plan: &WindowPlan, input: &Zset) -> Zset {
     for mut rows in partitions.into_values() {
         rows.sort_by(|a, b| {
             let ties = if plan.reversed { b.cmp(a) } else { a.cmp(b) };
-            compare(&plan.order_by, a, b).then(ties)
+            by_keys(&plan.order_by, a, b).then(ties)
         });
         let mut groups = vec![0; rows.len()];
         for i in 1..rows.len() {
-            groups[i] = groups[i - 1] + usize::from(compare(&plan.order_by, &rows[i - 1], &rows[i]).is_ne());
+            groups[i] = groups[i - 1] + usize::from(by_keys(&plan.order_by, &rows[i - 1], &rows[i]).is_ne());
         }
         for i in 0..rows.len() {
             let mut row = rows[i].clone();

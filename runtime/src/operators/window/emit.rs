@@ -9,11 +9,13 @@ use arrow::compute::{concat, filter, interleave, take};
 
 use super::super::aggregate::accumulator::Failures;
 use super::super::aggregate::unchanged;
+use super::super::eval::fitted;
+use super::super::partitions::Entry;
 use super::super::{Output, Progress, StreamError};
 use super::distance::pick;
 use super::evaluate::{Base, Evaluation, Piece, Side};
 use super::job::{Around, Ending, Job, MARK_ROWS, PIECE_ROWS};
-use super::walk::{Both, Entry, Item, Journal};
+use super::walk::{Both, Item, Journal};
 use super::{Way, Window};
 use crate::{Delta, Result, RuntimeError};
 
@@ -213,7 +215,7 @@ impl Window {
                 piece.whole[1] = (whole.len() - 1, i);
             }
         }
-        let columns = self.decode(work.items.iter().map(|i| i.entry.as_ref()))?;
+        let columns = self.codec.decode(work.items.iter().map(|i| i.entry.as_ref()))?;
         let grouped = self.shape.grouped;
         let sides = [
             Side::new(0, &work.pieces, &work.items[..n], grouped)?,
@@ -223,7 +225,7 @@ impl Window {
         let mut running_states = std::mem::take(&mut self.running_states);
         let evaluation = Evaluation {
             order_by: &self.plan.order_by,
-            order: self.order.as_ref(),
+            order: self.codec.order(),
             pieces: &work.pieces,
             items: &work.items,
             columns: &columns,
@@ -308,7 +310,7 @@ impl Window {
             output.push(concat(&[old.as_ref(), new.as_ref()])?);
         }
         let diffs = (0..total).map(|i| if i < retracted { -1 } else { 1 }).collect();
-        Ok(Some(Delta::new(self.output_batch(output, total)?, diffs)))
+        Ok(Some(Delta::new(fitted(&self.schema, output, total)?, diffs)))
     }
 
     /// Takes note of what stands in front of places, and goes on with the jobs that are not done.

@@ -14,10 +14,11 @@ use levee_planner::plan::{AggCall, AggFunc, Bound, Distance, Frame, FrameUnit, S
 
 use super::super::aggregate::accumulator::{Accumulator, Failures};
 use super::super::columns::{bigint, sortable};
+use super::super::partitions::key_part;
 use super::distance::{pick, shifted};
 use super::shape::is_list;
 use super::values::{Bounds, Framed, Stretch, advance, lists};
-use super::walk::{Item, key_part};
+use super::walk::Item;
 use crate::{Result, RuntimeError};
 
 /// What stands in front of a place in a partition.

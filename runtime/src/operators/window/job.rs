@@ -13,10 +13,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::super::partitions::{Entry, key_part};
 use super::Marks;
 use super::evaluate::{Base, Piece};
 use super::shape::Shape;
-use super::walk::{Both, Entry, Far, Item, Journal, Walker, key_part};
+use super::walk::{Both, Far, Item, Journal, Walker};
 use crate::{Result, RuntimeError};
 
 /// Rows of a piece, about.

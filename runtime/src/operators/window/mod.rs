@@ -16,10 +16,7 @@
 //!   lists without a bound          all rows
 //! ```
 //!
-//! An entry's bytes are its encoded sort columns, then its encoded row, then the size of the former; they sort as PostgreSQL sorts. In a
-//! window that was turned around the rows are encoded descending.
-//!
-//! State: table 0, partition and entry → multiplicity; table 1, partition → number of rows. A partition is resident as a whole or not at
+//! State as in [`super::partitions`]; in a window that was turned around the rows are encoded descending. A partition is resident as a whole or not at
 //! all; while it is, what stands in front of every 256th row or so is noted (*marks*), so that a change far behind the partition's start
 //! need not add up all rows in front of it. Bytes per row: its encoding twice over at most, and 60; aggregates over whole partitions keep
 //! what they keep as groups.
@@ -30,25 +27,23 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch};
-use arrow::compute::SortOptions;
+use arrow::array::{ArrayRef, AsArray};
 use arrow::datatypes::{DataType, SchemaRef};
-use arrow::row::{RowConverter, RowParser, SortField};
 use levee_planner::plan::{AggCall, Bound, Distance, SortKey, WindowCall, WindowFunc};
 
 use self::distance::widened;
 use self::evaluate::{Base, encode_far};
 use self::job::Job;
 use self::shape::{Shape, is_list};
-use self::walk::{Entry, Journal, row_part};
+use self::walk::Journal;
 use super::aggregate::accumulator::{Accumulator, Failures, Rows};
 use super::aggregate::{accumulator_of, display};
 use super::codec::{self, Reader};
-use super::cold::{Cold, ColdKeys, Evicted, Pieces, Residency};
-use super::columns::{coerce, nullable, sortable, sortable_type};
-use super::eval::batch;
+use super::cold::{Cold, Evicted, Pieces, Residency};
+use super::columns::nullable;
 use super::keys::KeyIndex;
 use super::ordered::OrderedCounts;
+use super::partitions::{CountWriter, Entry, EntryCodec, column_type, look_up_made};
 use super::{Barrier, Operator, Output, Progress, StateWriter, fault};
 use crate::{Delta, Diffs, Result, RuntimeError};
 
@@ -145,12 +140,7 @@ pub struct Window {
     running: Vec<AggCall>,
     running_states: Vec<Box<dyn Accumulator>>,
     schema: SchemaRef,
-    order: Option<RowConverter>,
-    order_parser: Option<RowParser>,
-    rows: RowConverter,
-    parser: RowParser,
-    /// Columns of the input.
-    width: usize,
+    codec: EntryCodec,
     index: KeyIndex,
     entries: OrderedCounts<Entry>,
     partitions: Vec<Partition>,
@@ -180,29 +170,8 @@ impl Window {
         if schema.fields().len() != width + plan.calls.len() {
             return Err(RuntimeError::internal("a window with an unfit output schema"));
         }
-        let data_type = |c: usize| {
-            let field = input.fields().get(c);
-            field
-                .map(|f| f.data_type().clone())
-                .ok_or_else(|| RuntimeError::internal(format!("a window refers to column {c} of its input")))
-        };
-        let partition: Vec<DataType> = plan.partition_by.iter().map(|&c| data_type(c)).collect::<Result<_>>()?;
-        let order = plan
-            .order_by
-            .iter()
-            .map(|key| {
-                let options = SortOptions::new(key.desc, key.nulls_first);
-                Ok(SortField::new_with_options(
-                    sortable_type(&data_type(key.column)?),
-                    options,
-                ))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let order = (!order.is_empty()).then(|| RowConverter::new(order)).transpose()?;
-        let options = SortOptions::new(plan.reversed, !plan.reversed);
-        let fields = input.fields().iter();
-        let fields = fields.map(|f| SortField::new_with_options(f.data_type().clone(), options));
-        let rows = RowConverter::new(fields.collect())?;
+        let partition = plan.partition_by.iter().map(|&c| column_type(input, c));
+        let partition = partition.collect::<Result<Vec<_>>>()?;
         let mut window = Self {
             shape: Shape::new(&plan.calls),
             calls: Vec::with_capacity(plan.calls.len()),
@@ -210,11 +179,7 @@ impl Window {
             running: Vec::new(),
             running_states: Vec::new(),
             schema: nullable(schema),
-            order_parser: order.as_ref().map(RowConverter::parser),
-            order,
-            parser: rows.parser(),
-            rows,
-            width,
+            codec: EntryCodec::new(&plan.order_by, plan.reversed, input)?,
             index: KeyIndex::new(&partition)?,
             entries: OrderedCounts::new(false),
             partitions: Vec::new(),
@@ -285,17 +250,15 @@ impl Window {
 
     /// Sort columns at the far ends of distances, the farthest one.
     fn far(&self, key: &[u8], distances: &[Distance], towards_front: bool) -> Result<Option<Vec<u8>>> {
-        let (Some(order), Some(parser), [sort]) = (&self.order, &self.order_parser, self.plan.order_by.as_slice())
-        else {
+        let Some((order, sort, own)) = self.codec.sort_value(key)? else {
             return Err(RuntimeError::internal("a range without a sort column"));
         };
-        let columns = order.convert_rows([parser.parse(key)])?;
-        let Some(own) = columns.first().filter(|c| c.null_count() == 0) else {
+        if own.null_count() > 0 {
             return Ok(None);
-        };
+        }
         let mut farthest: Option<Vec<u8>> = None;
         for &by in distances {
-            let ends = encode_far(order, sort, own, widened(by), towards_front)?;
+            let ends = encode_far(order, sort, &own, widened(by), towards_front)?;
             let end = ends.row(0).data().to_vec();
             farthest = Some(match farthest {
                 Some(known) if towards_front => known.min(end),
@@ -360,7 +323,7 @@ impl Window {
         }
         let all: Vec<(Entry, i64)> = self.entries.iter(slot).map(|(e, n)| (Arc::clone(e), n)).collect();
         for part in all.chunks(CHUNK) {
-            let columns = self.decode(part.iter().map(|e| e.0.as_ref()))?;
+            let columns = self.codec.decode(part.iter().map(|e| e.0.as_ref()))?;
             let diffs: Vec<i64> = part.iter().map(|e| e.1).collect();
             let slots = vec![slot; part.len()];
             self.add_to_whole(&slots, &Diffs::Values(diffs.into()), &columns)?;
@@ -393,39 +356,17 @@ impl Window {
         Ok(columns)
     }
 
-    /// The rows of entries, as columns.
-    fn decode<'a>(&self, entries: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>> {
-        if self.width == 0 {
-            return Ok(Vec::new());
-        }
-        let rows = entries
-            .map(|e| row_part(e).map(|bytes| self.parser.parse(bytes)))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(self.rows.convert_rows(rows)?)
-    }
-
     /// Looks up the partitions that have just been given a slot, and reads those that there are.
     fn load_partitions(&mut self) -> Result<()> {
         let Some(cold) = self.residency.reads().cloned() else {
             return Ok(());
         };
-        let made = self.index.take_made();
-        let (mut keys, mut key) = (ColdKeys::default(), Vec::new());
-        for &slot in &made {
-            key.clear();
-            self.index.encode(slot, &mut key);
-            keys.push(&cold, 1, self.index.vnode(slot), &key);
-        }
-        let mut found = Vec::new();
-        cold.get_many(&keys, &mut |i, value| {
-            found.push((made[i], Reader::open(value)?.0.i64()?));
-            Ok(())
-        })?;
+        let found = look_up_made(&mut self.index, &cold)?;
         if found.is_empty() {
             return Ok(());
         }
         let mut scan = cold.scan()?;
-        let mut prefix = Vec::new();
+        let (mut key, mut prefix) = (Vec::new(), Vec::new());
         for (slot, copies) in found {
             let partition = &mut self.partitions[slot as usize];
             partition.copies = copies;
@@ -443,14 +384,6 @@ impl Window {
         Ok(())
     }
 
-    /// From now on some of the state is only in the tier.
-    fn begin_partial(&mut self) {
-        if self.residency.reads().is_none() {
-            self.index.take_made();
-            self.residency.evicted();
-        }
-    }
-
     /// Takes a batch, or as much of it as can be read in one piece of work.
     fn absorb_some(&mut self) -> Result<Progress> {
         let reads = self.residency.reads().is_some();
@@ -458,11 +391,7 @@ impl Window {
             return Ok(Progress::Done);
         };
         self.absorb(&piece)?;
-        Ok(if self.pending.is_empty() {
-            Progress::Done
-        } else {
-            Progress::More
-        })
+        Ok(self.pending.progress())
     }
 
     fn absorb(&mut self, delta: &Delta) -> Result<()> {
@@ -474,23 +403,9 @@ impl Window {
         self.load_partitions()?;
         self.touch(&slots)?;
         self.add_to_whole(&slots, &delta.diffs, delta.batch.columns())?;
-        let keys = match &self.order {
-            None => None,
-            Some(order) => {
-                let columns: Vec<ArrayRef> = self.plan.order_by.iter().map(|k| sortable(&column(k.column))).collect();
-                Some(order.convert_columns(&columns)?)
-            }
-        };
-        let rows = (self.width > 0)
-            .then(|| self.rows.convert_columns(delta.batch.columns()))
-            .transpose()?;
+        let entries = self.codec.encode(&delta.batch)?;
         for (i, &slot) in slots.iter().enumerate() {
-            let key = keys.as_ref().map_or(&[][..], |k| k.row(i).data());
-            self.scratch.clear();
-            self.scratch.extend_from_slice(key);
-            self.scratch
-                .extend_from_slice(rows.as_ref().map_or(&[][..], |r| r.row(i).data()));
-            self.scratch.extend_from_slice(&(key.len() as u32).to_be_bytes());
+            entries.write(i, &mut self.scratch);
             let diff = delta.diff(i);
             let (before, _) = self.entries.add(slot, &self.scratch, diff);
             let partition = &mut self.partitions[slot as usize];
@@ -530,15 +445,6 @@ impl Window {
             .filter(|&s| self.partitions[s as usize].flags & CHANGED != 0)
             .collect();
     }
-
-    fn output_batch(&self, columns: Vec<ArrayRef>, n: usize) -> Result<RecordBatch> {
-        let columns = columns
-            .into_iter()
-            .zip(self.schema.fields())
-            .map(|(c, f)| coerce(c, f.data_type()))
-            .collect::<Result<Vec<_>>>()?;
-        batch(&self.schema, columns, n)
-    }
 }
 
 impl Operator for Window {
@@ -564,16 +470,9 @@ impl Operator for Window {
     }
 
     fn snapshot(&mut self, full: bool, out: &mut StateWriter<'_>) -> Result<()> {
-        let (mut partition, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
-        let index = &self.index;
-        self.entries.snapshot(full, |slot, entry, count| {
-            partition.clear();
-            index.encode(slot, &mut partition);
-            codec::join_key(&mut key, &partition, entry);
-            codec::begin(&mut value, index.hash(slot));
-            codec::put_i64(&mut value, count.unwrap_or(0));
-            (out.put)(0, index.vnode(slot), &key, count.map(|_| value.as_slice()));
-        });
+        let mut writer = CountWriter::new(&self.index);
+        self.entries
+            .snapshot(full, |slot, entry, count| writer.put_below(out, 0, slot, entry, count));
         self.entries.freeze();
         for whole in &mut self.whole {
             // What these hold is not stored; the list of what changed would only grow.
@@ -595,15 +494,9 @@ impl Operator for Window {
             if flags & CHANGED == 0 && !(full && copies > 0) {
                 continue;
             }
-            key.clear();
-            self.index.encode(slot, &mut key);
-            if copies > 0 {
-                codec::begin(&mut value, self.index.hash(slot));
-                codec::put_i64(&mut value, copies);
-                (out.put)(1, self.index.vnode(slot), &key, Some(&value));
-            } else {
+            writer.put(out, 1, slot, (copies > 0).then_some(copies));
+            if copies <= 0 {
                 // It stays, as a note that it is gone, until a checkpoint says so.
-                (out.put)(1, self.index.vnode(slot), &key, None);
                 self.dead.push(slot);
             }
             self.partitions[at].flags = flags & SUMMED | PERSISTED;
@@ -640,7 +533,7 @@ impl Operator for Window {
     fn attach(&mut self, cold: Cold, complete: bool) {
         self.residency.attach(cold, true);
         if !complete {
-            self.begin_partial();
+            self.residency.begin_partial(&mut self.index);
         }
     }
 
@@ -681,7 +574,7 @@ impl Operator for Window {
             }
         }
         if freed > 0 {
-            self.begin_partial();
+            self.residency.begin_partial(&mut self.index);
         }
         Evicted { bytes: freed, round }
     }

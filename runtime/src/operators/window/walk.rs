@@ -5,11 +5,9 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use super::super::ordered::OrderedCounts;
+use super::super::partitions::{Entry, key_part};
 use super::shape::Reach;
-use crate::{Result, RuntimeError};
-
-/// Encoded sort columns, encoded row, size of the former.
-pub type Entry = Arc<[u8]>;
+use crate::Result;
 
 /// Entries that the step changes, with the copies before it.
 pub type Journal = BTreeMap<Entry, i64>;
@@ -33,28 +31,6 @@ impl Item {
     pub fn is_same(&self) -> bool {
         self.copies[0] == self.copies[1]
     }
-}
-
-/// The sort columns' part of an entry.
-///
-/// # Errors
-/// Damaged bytes.
-pub fn key_part(entry: &[u8]) -> Result<&[u8]> {
-    let (rest, size) = entry.split_last_chunk::<4>().ok_or_else(damaged)?;
-    rest.get(..u32::from_be_bytes(*size) as usize).ok_or_else(damaged)
-}
-
-/// The row's part of an entry.
-///
-/// # Errors
-/// Damaged bytes.
-pub fn row_part(entry: &[u8]) -> Result<&[u8]> {
-    let (rest, size) = entry.split_last_chunk::<4>().ok_or_else(damaged)?;
-    rest.get(u32::from_be_bytes(*size) as usize..).ok_or_else(damaged)
-}
-
-fn damaged() -> RuntimeError {
-    RuntimeError::internal("a stored entry of a window is damaged")
 }
 
 /// Merges what is there now with what the step has changed.

@@ -18,23 +18,25 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, ExprSchema, Result as DfResult, ScalarValue, TableReference};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DFSchema, ExprSchema, Result as DfResult, ScalarValue};
 use datafusion::functions_aggregate::count::count_all;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
-use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::expr::{Case, Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, strip_outer_reference};
-use datafusion::logical_expr::logical_plan::{Aggregate, FetchType, Join, JoinType, Limit, SkipType, Subquery};
+use datafusion::logical_expr::logical_plan::{FetchType, Join, JoinType, SkipType, Subquery};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{
-    BinaryExpr, Distinct, Expr, ExprFunctionExt, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, lit, when,
-};
+use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, lit, when};
 
+use self::lift::{contains_outer, lift};
+use self::refuse::refuse_below;
 use super::functions::{call, external};
 use super::operators::{Typed, binary, coerce, df, is_unknown, pair_type};
 use crate::PlanError;
+
+mod lift;
+mod refuse;
 
 /// See the module's text.
 pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
@@ -58,85 +60,6 @@ pub(super) fn settle(plan: LogicalPlan) -> DfResult<LogicalPlan> {
         joined(node, &mut names).map(Transformed::yes)
     })
     .map(|t| t.data)
-}
-
-/// Refuses correlated subqueries whose conditions stand below something that would see other rows if they were taken out.
-fn refuse_below(plan: &LogicalPlan) -> DfResult<()> {
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::Subquery(subquery) = node {
-            refuse_form(subquery)?;
-        }
-        node.apply_expressions(|e| {
-            e.apply(|e| {
-                match e {
-                    Expr::Exists(Exists { subquery, .. })
-                    | Expr::InSubquery(InSubquery { subquery, .. })
-                    | Expr::ScalarSubquery(subquery)
-                    | Expr::SetComparison(SetComparison { subquery, .. }) => refuse_form(subquery)?,
-                    _ => {}
-                }
-                Ok(TreeNodeRecursion::Continue)
-            })
-        })
-    })?;
-    Ok(())
-}
-
-fn refuse_form(subquery: &Subquery) -> DfResult<()> {
-    if subquery.outer_ref_columns.is_empty() {
-        return Ok(());
-    }
-    // A single row for no rows as well.
-    let total = |n: &LogicalPlan| matches!(n, LogicalPlan::Aggregate(a) if a.group_expr.is_empty());
-    let constant = |e: &Expr| {
-        !matches!(e.clone().unalias(), Expr::Literal(v, _) if v.is_null())
-            && e.column_refs().is_empty()
-            && !e.contains_outer()
-            && !has_subquery(e)
-    };
-    subquery.subquery.apply(|node| {
-        let what = match node {
-            LogicalPlan::Window(w) if reaches_out(&w.input) => "a window function over them",
-            LogicalPlan::Distinct(Distinct::On(on)) if reaches_out(&on.input) => "DISTINCT ON over them",
-            LogicalPlan::Aggregate(a)
-                if matches!(a.group_expr.first(), Some(Expr::GroupingSet(_))) && reaches_out(&a.input) =>
-            {
-                "GROUPING SETS, ROLLUP or CUBE over them"
-            }
-            LogicalPlan::Filter(f) if total(&f.input) && reaches_out(&f.input) => "HAVING without GROUP BY over them",
-            LogicalPlan::Projection(p) if total(&p.input) && reaches_out(&p.input) && p.expr.iter().any(constant) => {
-                "a constant beside an aggregate over them"
-            }
-            LogicalPlan::Join(j) => {
-                let (left, right) = (reaches_out(&j.left), reaches_out(&j.right));
-                let on = j.filter.iter().any(Expr::contains_outer);
-                let wrong = match j.join_type {
-                    JoinType::Left => right || on,
-                    JoinType::Right => left || on,
-                    JoinType::Full => left || right || on,
-                    _ => false,
-                };
-                if !wrong {
-                    return Ok(TreeNodeRecursion::Continue);
-                }
-                "an outer join of them"
-            }
-            _ => return Ok(TreeNodeRecursion::Continue),
-        };
-        Err(external(
-            PlanError::unsupported(format!(
-                "a subquery that compares rows with the outer query's below {what} is not supported"
-            ))
-            .hint("Write a join, with a subquery in FROM that is grouped, or partitioned, by the compared columns."),
-        ))
-    })?;
-    Ok(())
-}
-
-/// Whether expressions of a plan use columns of the query that it stands in.
-fn reaches_out(plan: &LogicalPlan) -> bool {
-    plan.exists(|n| Ok(n.expressions().iter().any(Expr::contains_outer)))
-        .unwrap_or(true)
 }
 
 /// An inner join whose ON has subqueries, with those in a filter.
@@ -673,32 +596,42 @@ fn only_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names) -> 
     let keys: Vec<Expr> = lifted.pairs.iter().map(|(c, _)| Expr::Column(c.clone())).collect();
     let plan = LogicalPlanBuilder::from(lifted.plan)
         .aggregate(
-            keys.clone(),
+            keys,
             vec![
                 first_value_udaf().call(vec![column]).alias("__value"),
                 count_all().alias("__rows"),
             ],
         )?
         .build()?;
-    let mut exprs = vec![
-        Expr::Column(Column::new_unqualified("__value")),
-        Expr::Column(Column::new_unqualified("__rows")),
-    ];
-    let mut on = Vec::with_capacity(keys.len());
-    for (key, (_, outer)) in keys.into_iter().zip(lifted.pairs) {
+    let values = ["__value", "__rows"].map(|name| Expr::Column(Column::new_unqualified(name)));
+    join_groups(input, plan, values.into(), lifted.pairs, &alias, names)?;
+    let of = |name: &str| Expr::Column(Column::new(Some(alias.as_str()), name));
+    call("pg_only_row", vec![of("__value"), of("__rows")]).map(Some)
+}
+
+/// Joins `input` with groups by the pairs of their keys and outer expressions; of the groups it shows `values` as columns of `alias`.
+fn join_groups(
+    input: &mut LogicalPlan,
+    groups: LogicalPlan,
+    mut values: Vec<Expr>,
+    pairs: Vec<(Column, Expr)>,
+    alias: &str,
+    names: &mut Names,
+) -> DfResult<()> {
+    let mut on = Vec::with_capacity(pairs.len());
+    for (key, outer) in pairs {
         let name = names.next("key");
-        exprs.push(key.alias(&name));
-        on.push(Expr::Column(Column::new(Some(alias.as_str()), name)).eq(outer));
+        values.push(Expr::Column(key).alias(&name));
+        on.push(Expr::Column(Column::new(Some(alias), name)).eq(outer));
     }
-    let right = LogicalPlanBuilder::from(plan)
-        .project(exprs)?
-        .alias(alias.as_str())?
+    let right = LogicalPlanBuilder::from(groups)
+        .project(values)?
+        .alias(alias)?
         .build()?;
     *input = LogicalPlanBuilder::from(input.clone())
         .join_on(right, JoinType::Left, on)?
         .build()?;
-    let of = |name: &str| Expr::Column(Column::new(Some(alias.as_str()), name));
-    call("pg_only_row", vec![of("__value"), of("__rows")]).map(Some)
+    Ok(())
 }
 
 /// An aggregate for each outer row. For one without a row here there is no group: its aggregates are NULL, its counts 0.
@@ -727,15 +660,9 @@ fn aggregate_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names
     let alias = names.next("scalar");
     let keys: Vec<Expr> = lifted.pairs.iter().map(|(c, _)| Expr::Column(c.clone())).collect();
     let groups = LogicalPlanBuilder::from(lifted.plan)
-        .aggregate(keys.clone(), aggregate.aggr_expr.clone())?
+        .aggregate(keys, aggregate.aggr_expr.clone())?
         .build()?;
-    let mut exprs = Vec::new();
-    let mut on = Vec::with_capacity(keys.len());
-    for (key, (_, outer)) in keys.into_iter().zip(lifted.pairs) {
-        let name = names.next("key");
-        exprs.push(key.alias(&name));
-        on.push(Expr::Column(Column::new(Some(alias.as_str()), name)).eq(outer));
-    }
+    let mut exprs = Vec::with_capacity(aggregate.aggr_expr.len());
     let mut values = Vec::with_capacity(aggregate.aggr_expr.len());
     let own = aggregate.schema.columns();
     for (i, (column, call)) in own.iter().zip(&aggregate.aggr_expr).enumerate() {
@@ -750,13 +677,7 @@ fn aggregate_row(subquery: &Subquery, input: &mut LogicalPlan, names: &mut Names
             value
         });
     }
-    let right = LogicalPlanBuilder::from(groups)
-        .project(exprs)?
-        .alias(alias.as_str())?
-        .build()?;
-    *input = LogicalPlanBuilder::from(input.clone())
-        .join_on(right, JoinType::Left, on)?
-        .build()?;
+    join_groups(input, groups, exprs, lifted.pairs, &alias, names)?;
     let mut schema = Arc::clone(&aggregate.schema);
     for p in above.into_iter().rev() {
         let exprs = p.expr.iter().map(|e| {
@@ -851,327 +772,4 @@ fn lateral(join: Join, names: &mut Names) -> DfResult<Transformed<LogicalPlan>> 
         None => left.cross_join(right)?,
     };
     plan.project(columns)?.build().map(Transformed::yes)
-}
-
-/// A subquery without its references to the outer query.
-struct Lifted {
-    plan: LogicalPlan,
-    /// Columns of `plan` and the outer expressions that they must equal.
-    pairs: Vec<(Column, Expr)>,
-    /// Further conditions, over columns of `plan` and [`Expr::OuterReferenceColumn`]s.
-    rest: Vec<Expr>,
-}
-
-impl Lifted {
-    /// Are all outer columns the schema's? Those of a query further out are not.
-    fn is_over(&self, schema: &DFSchema) -> bool {
-        let outer = self.pairs.iter().flat_map(|(_, e)| e.column_refs());
-        let known = |c: &Column| schema.has_column(c);
-        let rest = self.rest.iter().all(|e| {
-            !e.exists(|e| Ok(matches!(e, Expr::OuterReferenceColumn(_, c) if !known(c))))
-                .unwrap_or(true)
-        });
-        rest && outer.into_iter().all(known)
-    }
-
-    /// Columns that conditions need.
-    fn needed(&self) -> Vec<Column> {
-        let mut all: Vec<Column> = self.pairs.iter().map(|(c, _)| c.clone()).collect();
-        all.extend(self.rest.iter().flat_map(|e| e.column_refs()).cloned());
-        all.sort();
-        all.dedup();
-        all
-    }
-
-    /// Under the same columns' other names.
-    fn renamed(self, plan: LogicalPlan, of: impl Fn(&Column) -> Column) -> DfResult<Self> {
-        let rest = self
-            .rest
-            .into_iter()
-            .map(|e| {
-                e.transform_up(|e| match e {
-                    Expr::Column(c) => Ok(Transformed::yes(Expr::Column(of(&c)))),
-                    other => Ok(Transformed::no(other)),
-                })
-                .map(|t| t.data)
-            })
-            .collect::<DfResult<_>>()?;
-        Ok(Self {
-            plan,
-            pairs: self.pairs.into_iter().map(|(c, e)| (of(&c), e)).collect(),
-            rest,
-        })
-    }
-
-    fn conditions(self) -> Vec<Expr> {
-        let equal = self.pairs.into_iter().map(|(c, e)| Expr::Column(c).eq(e));
-        equal.chain(self.rest.into_iter().map(strip_outer_reference)).collect()
-    }
-
-    fn bare(self) -> (LogicalPlan, Vec<Expr>) {
-        (self.plan.clone(), self.conditions())
-    }
-
-    /// As a relation of this name, with all columns or only those that conditions need, and the conditions.
-    fn aliased(self, alias: &str, all: bool) -> DfResult<(LogicalPlan, Vec<Expr>)> {
-        let table = TableReference::bare(alias);
-        let plan = if all {
-            self.plan.clone()
-        } else {
-            let columns = self.needed();
-            let named = |(i, c): (usize, &Column)| Expr::Column(c.clone()).alias(format!("__c{i}"));
-            let mut columns: Vec<Expr> = columns.iter().enumerate().map(named).collect();
-            if columns.is_empty() {
-                // The mark has the name of the relation that the columns have.
-                columns.push(lit(true).alias("__c0"));
-            }
-            LogicalPlanBuilder::from(self.plan.clone()).project(columns)?.build()?
-        };
-        let needed = self.needed();
-        let plan = LogicalPlanBuilder::from(plan).alias(table.clone())?.build()?;
-        let lifted = self.renamed(plan, |c| {
-            let name = match needed.iter().position(|n| n == c) {
-                Some(i) if !all => format!("__c{i}"),
-                _ => c.name.clone(),
-            };
-            Column::new(Some(table.clone()), name)
-        })?;
-        Ok(lifted.bare())
-    }
-}
-
-fn contains_outer(plan: &LogicalPlan) -> DfResult<bool> {
-    plan.exists(|n| Ok(n.contains_outer_reference()))
-}
-
-/// Takes the references to the outer query out of a subquery; `None`: they stand where they cannot be taken out.
-fn lift(plan: &LogicalPlan, names: &mut Names) -> DfResult<Option<Lifted>> {
-    if !contains_outer(plan)? {
-        return Ok(Some(Lifted {
-            plan: plan.clone(),
-            pairs: Vec::new(),
-            rest: Vec::new(),
-        }));
-    }
-    if super::sets::is_sets(plan) {
-        let Some(outer) = names.outer.clone() else {
-            return Ok(None);
-        };
-        let Some((plan, column, key)) = super::sets::for_each_value(plan, &outer, names)? else {
-            return Ok(None);
-        };
-        return Ok(Some(Lifted {
-            plan,
-            pairs: vec![(column, key)],
-            rest: Vec::new(),
-        }));
-    }
-    match plan {
-        LogicalPlan::Filter(f) => match lift(&f.input, names)? {
-            Some(below) => filtered(below, &f.predicate, names),
-            None => Ok(None),
-        },
-        LogicalPlan::Projection(p) => {
-            if p.expr.iter().any(Expr::contains_outer) {
-                return Ok(None);
-            }
-            let Some(below) = lift(&p.input, names)? else {
-                return Ok(None);
-            };
-            projected(below, p.expr.clone(), names).map(Some)
-        }
-        LogicalPlan::SubqueryAlias(a) => {
-            let Some(below) = lift(&a.input, names)? else {
-                return Ok(None);
-            };
-            let plan = LogicalPlanBuilder::from(below.plan.clone())
-                .alias(a.alias.clone())?
-                .build()?;
-            let alias = a.alias.clone();
-            below
-                .renamed(plan, |c| Column::new(Some(alias.clone()), &c.name))
-                .map(Some)
-        }
-        LogicalPlan::Sort(s) => lift(&s.input, names),
-        LogicalPlan::Distinct(Distinct::All(input)) => match lift(input, names)? {
-            Some(below) if below.rest.is_empty() => {
-                let plan = LogicalPlanBuilder::from(below.plan).distinct()?.build()?;
-                Ok(Some(Lifted { plan, ..below }))
-            }
-            _ => Ok(None),
-        },
-        LogicalPlan::Aggregate(a) => grouped(a, names),
-        LogicalPlan::Join(j) => both(j, names),
-        LogicalPlan::Limit(l) => limited(l, &l.input, names),
-        _ => Ok(None),
-    }
-}
-
-/// Conjuncts that compare an inner with an outer expression become pairs.
-fn filtered(below: Lifted, predicate: &Expr, names: &mut Names) -> DfResult<Option<Lifted>> {
-    let Lifted {
-        mut plan,
-        mut pairs,
-        mut rest,
-    } = below;
-    let (correlated, kept): (Vec<_>, Vec<_>) = split_conjunction_owned(predicate.clone())
-        .into_iter()
-        .partition(Expr::contains_outer);
-    if correlated.iter().any(has_subquery) {
-        return Ok(None);
-    }
-    if let Some(kept) = conjunction(kept) {
-        plan = LogicalPlanBuilder::from(plan).filter(kept)?.build()?;
-    }
-    for e in correlated {
-        let Expr::BinaryExpr(BinaryExpr {
-            left,
-            op: Operator::Eq,
-            right,
-        }) = &e
-        else {
-            rest.push(e);
-            continue;
-        };
-        let inner = |e: &Expr| !e.contains_outer() && !e.column_refs().is_empty();
-        let outer = |e: &Expr| e.contains_outer() && e.column_refs().is_empty();
-        let (i, o) = match (left.as_ref(), right.as_ref()) {
-            (l, r) if inner(l) && outer(r) => (l, r),
-            (l, r) if outer(l) && inner(r) => (r, l),
-            _ => {
-                rest.push(e);
-                continue;
-            }
-        };
-        let column = match i {
-            Expr::Column(c) => c.clone(),
-            computed => {
-                let name = names.next("key");
-                let mut columns: Vec<Expr> = plan.schema().columns().into_iter().map(Expr::Column).collect();
-                columns.push(computed.clone().alias(&name));
-                plan = LogicalPlanBuilder::from(plan).project(columns)?.build()?;
-                Column::new_unqualified(name)
-            }
-        };
-        pairs.push((column, strip_outer_reference(o.clone())));
-    }
-    Ok(Some(Lifted { plan, pairs, rest }))
-}
-
-/// A projection that also passes on what conditions need.
-fn projected(below: Lifted, mut exprs: Vec<Expr>, names: &mut Names) -> DfResult<Lifted> {
-    let needed = below.needed();
-    let mut places = Vec::with_capacity(needed.len());
-    for c in &needed {
-        let name = names.next("key");
-        exprs.push(Expr::Column(c.clone()).alias(&name));
-        places.push(Column::new_unqualified(name));
-    }
-    let plan = LogicalPlanBuilder::from(below.plan.clone()).project(exprs)?.build()?;
-    below.renamed(plan, |c| {
-        let at = needed.iter().position(|n| n == c);
-        at.and_then(|i| places.get(i)).unwrap_or(c).clone()
-    })
-}
-
-/// GROUP BY, for each outer row by itself. Without keys a group exists even for an outer row that has no row here: not so.
-fn grouped(a: &Aggregate, names: &mut Names) -> DfResult<Option<Lifted>> {
-    let outer = a.group_expr.iter().chain(&a.aggr_expr).any(Expr::contains_outer);
-    if a.group_expr.is_empty() || outer || a.group_expr.iter().any(|e| matches!(e, Expr::GroupingSet(_))) {
-        return Ok(None);
-    }
-    let Some(below) = lift(&a.input, names)?.filter(|below| below.rest.is_empty()) else {
-        return Ok(None);
-    };
-    let mut keys = a.group_expr.clone();
-    for (c, _) in &below.pairs {
-        let key = Expr::Column(c.clone());
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
-    }
-    let plan = LogicalPlanBuilder::from(below.plan)
-        .aggregate(keys, a.aggr_expr.clone())?
-        .build()?;
-    Ok(Some(Lifted { plan, ..below }))
-}
-
-fn both(j: &Join, names: &mut Names) -> DfResult<Option<Lifted>> {
-    let on_outer = j.on.iter().any(|(l, r)| l.contains_outer() || r.contains_outer());
-    let filter_outer = j.filter.as_ref().is_some_and(Expr::contains_outer);
-    let right_outer = contains_outer(&j.right)?;
-    let movable = match j.join_type {
-        JoinType::Inner => true,
-        JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => !right_outer && !filter_outer,
-        _ => false,
-    };
-    if !movable || on_outer {
-        return Ok(None);
-    }
-    let (Some(l), Some(r)) = (lift(&j.left, names)?, lift(&j.right, names)?) else {
-        return Ok(None);
-    };
-    let mut on: Vec<Expr> = j.on.iter().map(|(l, r)| l.clone().eq(r.clone())).collect();
-    let filters = j.filter.iter().cloned().flat_map(split_conjunction_owned);
-    let (correlated, inner): (Vec<_>, Vec<_>) = filters.partition(Expr::contains_outer);
-    on.extend(inner);
-    let left = LogicalPlanBuilder::from(l.plan);
-    let plan = match (conjunction(on), j.join_type) {
-        (None, JoinType::Inner) => left.cross_join(r.plan)?,
-        (on, kind) => left.join_on(r.plan, kind, [on.unwrap_or_else(|| lit(true))])?,
-    };
-    let below = Lifted {
-        plan: plan.build()?,
-        pairs: l.pairs.into_iter().chain(r.pairs).collect(),
-        rest: l.rest.into_iter().chain(r.rest).collect(),
-    };
-    match conjunction(correlated) {
-        Some(predicate) => filtered(below, &predicate, names),
-        None => Ok(Some(below)),
-    }
-}
-
-/// LIMIT and OFFSET for each outer row by itself. The ORDER BY that they belong to may stand below a projection.
-fn limited(l: &Limit, input: &LogicalPlan, names: &mut Names) -> DfResult<Option<Lifted>> {
-    let (order, input) = match input {
-        LogicalPlan::Sort(s) if s.fetch.is_none() => (s.expr.clone(), s.input.as_ref()),
-        LogicalPlan::Projection(p) if !p.expr.iter().any(Expr::contains_outer) => {
-            let Some(below) = limited(l, &p.input, names)? else {
-                return Ok(None);
-            };
-            return projected(below, p.expr.clone(), names).map(Some);
-        }
-        other => (Vec::new(), other),
-    };
-    let (SkipType::Literal(skip), FetchType::Literal(fetch)) = (l.get_skip_type()?, l.get_fetch_type()?) else {
-        return Ok(None);
-    };
-    if order.iter().any(|s| s.expr.contains_outer()) {
-        return Ok(None);
-    }
-    let Some(below) = lift(input, names)?.filter(|below| below.rest.is_empty()) else {
-        return Ok(None);
-    };
-    let name = names.next("number");
-    let keys = below.pairs.iter().map(|(c, _)| Expr::Column(c.clone())).collect();
-    let number = row_number().partition_by(keys).order_by(order).build()?.alias(&name);
-    let columns: Vec<Expr> = below.plan.schema().columns().into_iter().map(Expr::Column).collect();
-    let number_of = Expr::Column(Column::new_unqualified(&name));
-    let mut kept = Vec::new();
-    if let Some(fetch) = fetch {
-        kept.push(number_of.clone().lt_eq(lit((skip + fetch) as u64)));
-    }
-    match fetch {
-        _ if skip == 0 => {}
-        // Said so that the number is known to be one.
-        Some(1) => kept.push(number_of.eq(lit(skip as u64 + 1))),
-        _ => kept.push(number_of.gt(lit(skip as u64))),
-    }
-    let plan = LogicalPlanBuilder::from(below.plan.clone()).window(vec![number])?;
-    let plan = match conjunction(kept) {
-        Some(kept) => plan.filter(kept)?,
-        None => plan,
-    };
-    let plan = plan.project(columns)?.build()?;
-    Ok(Some(Lifted { plan, ..below }))
 }
