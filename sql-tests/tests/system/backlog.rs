@@ -68,6 +68,8 @@ fn a_job_that_stands_still_is_given_up_at_the_limit() {
         .await;
         exec(&session, &sink("s")).await;
         exec(&session, "INSERT INTO t VALUES (-1, 'first')").await;
+        // A view pauses where it stands.
+        tells(&session, "SELECT n FROM v", "1").await;
         exec(&session, "ALTER MATERIALIZED VIEW v PAUSE").await;
         // Within the limit it stays where it is, and goes on from there.
         write(&session, 0).await;
