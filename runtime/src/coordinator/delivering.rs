@@ -18,8 +18,10 @@ use crate::{Result, RuntimeError};
 
 /// Columns of `levee_catalog.sinks`.
 const SINK_COLUMNS: usize = 10;
-/// A sink gathers at most this part of the memory budget.
+/// A sink gathers at most this part of the memory budget …
 const GATHER_SHARE: usize = 32;
+/// … and takes no step that changes more than this part.
+const STEP_SHARE: usize = 8;
 
 /// Looks at the target of a sink that is to be created, and gives the sink its identity.
 ///
@@ -75,6 +77,7 @@ impl Control {
             journal,
             restored,
             gather_bytes_max: self.shared.config.memory_limit / GATHER_SHARE,
+            step_bytes_max: (self.shared.config.memory_limit / STEP_SHARE) as u64,
         };
         let (id, events) = (object.id, self.events.clone());
         let outcome = move |outcome| {

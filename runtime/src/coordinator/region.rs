@@ -520,7 +520,11 @@ mod tests {
         for (from, to) in steps {
             let column = arrow::array::Int64Array::from(vec![*to as i64]);
             let batch = arrow::array::RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(column)]).unwrap();
-            relation.publish(*from, *to, Some(crate::Delta::inserts(batch)));
+            relation.publish(
+                *from,
+                *to,
+                Some(crate::relation::StepOutput::Resident(crate::Delta::inserts(batch))),
+            );
         }
         relation
     }

@@ -10,6 +10,7 @@ use super::region::{Frozen, IN_FLIGHT_MAX, InFlight, RegionCtl, choose_step, who
 use crate::dataflow::{Step, StepInput};
 use crate::memory::Holder;
 use crate::operators::Barrier;
+use crate::relation::StepOutput;
 use crate::sources::SplitRange;
 use crate::{Delta, Result, RuntimeError};
 
@@ -204,7 +205,7 @@ impl Control {
         };
         region.meta.rows_out += run.num_rows() as u64;
         region.meta.steps += 1;
-        relation.publish(region.submitted(), end, Some(run));
+        relation.publish(region.submitted(), end, Some(StepOutput::Resident(run)));
         region.submitted_to(end);
         region.complete_to(end);
         region.dirty = true;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::tiered::CheckpointReader;
 use super::{StateDelta, StateReader, Step};
 use crate::operators::StreamError;
+use crate::relation::Run;
 use crate::{Delta, Result, RuntimeError};
 
 /// What the root's task emitted in a step.
@@ -17,6 +18,8 @@ use crate::{Delta, Result, RuntimeError};
 pub(crate) struct RootReport {
     /// For `RootMode::Materialize`.
     pub(crate) deltas: Vec<Delta>,
+    /// What did not fit in memory.
+    pub(crate) pieces: Vec<Arc<Run>>,
     pub(crate) rows: u64,
     pub(crate) checksum: u64,
 }
@@ -184,6 +187,7 @@ impl StepLog {
         entry.missing -= 1;
         let sum = &mut entry.sum;
         sum.root.deltas.extend(root.deltas);
+        sum.root.pieces.extend(root.pieces);
         sum.root.rows += root.rows;
         sum.root.checksum = sum.root.checksum.wrapping_add(root.checksum);
         sum.errors.extend(errors);
@@ -199,9 +203,10 @@ impl StepLog {
             return Ok(Reported::Taken);
         }
         self.finishing = true;
-        let front = &self.entries[(self.done - self.first) as usize];
+        let root = &self.entries[(self.done - self.first) as usize].sum.root;
+        let resident: usize = root.deltas.iter().map(Delta::num_rows).sum();
         Ok(Reported::Complete(
-            front.sum.root.deltas.iter().map(Delta::num_rows).sum(),
+            resident + root.pieces.iter().map(|p| p.num_rows()).sum::<usize>(),
         ))
     }
 

@@ -37,12 +37,14 @@ use levee_storage::tier::TierSnapshot;
 use crate::memory::Governor;
 use crate::operators::cold::ColdReader;
 use crate::operators::{Barrier, StreamError};
+use crate::relation::StepOutput;
 use crate::sources::{SourceDriver, SplitRange};
 use crate::{Delta, Result};
 
 pub use executor::Executor;
 pub use region::Region;
 pub use state_delta::{StateDelta, StateEntry};
+pub(crate) use task::chain;
 
 /// Whether every step on every exchange channel is hashed, so that a replay that differs is found (I2). Hashing all columns of
 /// all rows that cross an exchange costs a few nanoseconds a value; on by default where debug assertions are.
@@ -139,7 +141,7 @@ pub struct StepResult {
     /// As submitted.
     pub to: u64,
     /// Net change in storage order; `None` if nothing changed, or in `RootMode::Discard`.
-    pub output: Option<Delta>,
+    pub output: Option<StepOutput>,
     /// Rows (insertions plus retractions) that the root emitted.
     pub rows_out: u64,
     /// Order-independent checksum of the root's emitted Z-set: wrapping sum over rows of `hash(row) * diff`.

@@ -41,6 +41,11 @@ pub(crate) type OperatorFactory =
 pub(crate) trait Sink {
     /// Takes a delta of the step.
     fn emit(&mut self, delta: Delta) -> Result<()>;
+
+    /// It should take no more until it has been emptied.
+    fn is_full(&self) -> bool {
+        false
+    }
 }
 
 /// How far [`Program::advance`] came.
@@ -50,6 +55,8 @@ pub(crate) enum Advance {
     More,
     /// A leaf waits for a sender.
     Blocked,
+    /// The sink is full.
+    Full,
     /// All operators have closed the step.
     Closed,
 }
@@ -242,6 +249,9 @@ impl Program {
     /// Works on the step until it is closed, must wait, or `expired` says that the slice is over.
     pub(crate) fn advance(&mut self, sink: &mut dyn Sink, expired: &mut dyn FnMut() -> bool) -> Result<Advance> {
         while !self.closed {
+            if sink.is_full() {
+                return Ok(Advance::Full);
+            }
             match self.work.pop() {
                 Some(work) => {
                     let started = Instant::now();

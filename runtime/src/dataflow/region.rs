@@ -19,8 +19,9 @@ use super::spill::SpillDir;
 use super::task::{Instance, TaskJob, chain, root_mismatch};
 use super::{RegionEvents, RegionSpec, RootMode, StateReader, Step, StepResult, TaskInfo, testing};
 use crate::memory::{Holder, Share};
+use crate::relation::{RowOrder, Shelf};
 use crate::sources::SourceDriver;
-use crate::{Delta, Result, RuntimeError};
+use crate::{Result, RuntimeError};
 
 /// Tells the spill directories of one process apart: an old life of a region may still be ending when its next one starts.
 static NEXT_LIFE: AtomicUsize = AtomicUsize::new(0);
@@ -45,6 +46,8 @@ pub(crate) struct RegionShared {
     /// By edge, sender and receiver.
     channels: Vec<Vec<Vec<Arc<Channel>>>>,
     spill: Arc<SpillDir>,
+    /// For `RootMode::Materialize`.
+    pub(crate) shelf: Option<Arc<Shelf>>,
     stopped: AtomicBool,
     /// One more than the last step that a completed checkpoint covers; 0: none.
     pub(crate) completed: AtomicU64,
@@ -96,6 +99,7 @@ impl Region {
         let group = Arc::new(Group::default());
         let cells: Vec<_> = slots.iter().map(|_| TaskCell::new(executor, &group)).collect();
         let spill = open_spill(&spec)?;
+        let shelf = shelf(&spec, &spill)?;
         let shared = Arc::new(RegionShared {
             channels: channels(&spec, &slots, &cells, &spill),
             log: Mutex::new(StepLog::new(slots.len(), state)),
@@ -108,6 +112,7 @@ impl Region {
             factory,
             events,
             spill,
+            shelf,
         });
         let instances = (0..shared.slots.len())
             .map(|slot| Instance::compile(&shared, slot, 0))
@@ -284,16 +289,12 @@ impl RegionShared {
     }
 
     fn finish_step(&self, step: &Step, sum: StepSum) -> Result<()> {
-        let output = match &self.spec.root {
-            RootMode::Discard => None,
-            RootMode::Materialize { .. } if sum.root.deltas.is_empty() => None,
-            RootMode::Materialize { order } => {
-                let fragment = self.spec.graph.fragments.last();
-                let schema = fragment
-                    .map(|f| Arc::clone(&f.root.schema))
-                    .ok_or_else(|| RuntimeError::internal("a region without fragments finished a step"))?;
-                Some(Delta::consolidate(&schema, &sum.root.deltas, order)?).filter(|d| d.num_rows() > 0)
+        let root = sum.root;
+        let output = match &self.shelf {
+            Some(shelf) if !root.deltas.is_empty() || !root.pieces.is_empty() => {
+                shelf.finish(&root.deltas, root.pieces, &|| self.is_stopped())?
             }
+            _ => None,
         };
         if !self.is_stopped() {
             self.events.step_done(
@@ -303,8 +304,8 @@ impl RegionShared {
                     from: step.from,
                     to: step.to,
                     output,
-                    rows_out: sum.root.rows,
-                    checksum: sum.root.checksum,
+                    rows_out: root.rows,
+                    checksum: root.checksum,
                     snapshot: sum.snapshot,
                     errors: sum.errors,
                     busy_us: sum.busy_us,
@@ -400,6 +401,15 @@ fn check(graph: &FragmentGraph) -> Result<()> {
     Err(RuntimeError::internal(
         "the plan's fragments and edges do not lead to one root",
     ))
+}
+
+/// Where the root puts what a step may not keep in memory.
+fn shelf(spec: &RegionSpec, spill: &Arc<SpillDir>) -> Result<Option<Arc<Shelf>>> {
+    let (RootMode::Materialize { order }, Some(fragment)) = (&spec.root, spec.graph.fragments.last()) else {
+        return Ok(None);
+    };
+    let order = RowOrder::new(Arc::clone(&fragment.root.schema), order.clone())?;
+    Ok(Some(Shelf::new(Arc::new(order), spill, &spec.memory)))
 }
 
 fn slots(spec: &RegionSpec) -> Vec<Slot> {

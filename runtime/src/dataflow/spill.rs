@@ -16,6 +16,9 @@ use super::message::{Message, Payload};
 use crate::{Delta, Result, RuntimeError};
 
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// The last part of a disk is left to the log and the checkpoints: a twentieth, or this much if that is less.
+const RESERVE_PARTS: u64 = 20;
+const RESERVE_BYTES_MAX: u64 = 4 << 30;
 
 /// A region's directory.
 #[derive(Debug)]
@@ -43,6 +46,7 @@ impl SpillDir {
         let path = self.path.join(format!("{number:08}.spill"));
         let context = || format!("creating {}", path.display());
         std::fs::create_dir_all(&self.path).map_err(|e| StorageError::from_io(e, context()))?;
+        self.check_room()?;
         let file = File::options()
             .read(true)
             .write(true)
@@ -50,6 +54,26 @@ impl SpillDir {
             .open(&path)
             .map_err(|e| StorageError::from_io(e, context()))?;
         Ok(Arc::new(SpillFile { file, path }))
+    }
+
+    /// Temporary files stop before they take what everybody needs.
+    fn check_room(&self) -> Result<()> {
+        let disk = rustix::fs::statvfs(&self.path)
+            .map_err(|e| StorageError::from_io(e.into(), format!("looking at the disk of {}", self.path.display())))?;
+        let (free, total) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+        let reserve = (total / RESERVE_PARTS).min(RESERVE_BYTES_MAX);
+        if free >= reserve + FILE_BYTES_MAX.min(reserve) {
+            return Ok(());
+        }
+        Err(RuntimeError::User {
+            code: "53100",
+            message: format!(
+                "no room for temporary files: {} MB of the disk are free, the last {} MB are kept for the log and the checkpoints",
+                free >> 20,
+                reserve >> 20
+            ),
+            hint: Some("Free some space, or make a query whose changes are smaller.".to_owned()),
+        })
     }
 
     #[cfg(test)]

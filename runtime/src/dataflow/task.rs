@@ -27,9 +27,10 @@ use super::log::{ColdState, Restart, RootReport, TaskReport};
 use super::program::{Advance, Program, Sink};
 use super::region::RegionShared;
 use super::zhash::{changes, zset_hash};
-use super::{RootMode, StateReader, Step, verify};
+use super::{StateReader, Step, verify};
 use crate::memory::Share;
 use crate::operators::cold::Evicted;
+use crate::relation::Gather;
 use crate::{Delta, Result, RuntimeError};
 
 /// Failures at one step after which the region is given up.
@@ -105,8 +106,15 @@ struct Outlet {
 }
 
 struct Root {
-    keep: bool,
+    /// For `RootMode::Materialize`.
+    gather: Option<Gather>,
     report: RootReport,
+}
+
+impl Outlet {
+    fn gather(&mut self) -> Option<&mut Gather> {
+        self.root.as_mut()?.gather.as_mut()
+    }
 }
 
 impl Sink for Outlet {
@@ -115,8 +123,8 @@ impl Sink for Outlet {
         if let Some(root) = &mut self.root {
             root.report.rows += changes(&delta);
             root.report.checksum = root.report.checksum.wrapping_add(zset_hash(&delta)?);
-            if root.keep {
-                root.report.deltas.push(delta);
+            if let Some(gather) = &mut root.gather {
+                gather.push(delta);
             }
             return Ok(());
         }
@@ -124,6 +132,11 @@ impl Sink for Outlet {
             return edge.send(delta);
         }
         self.edges.iter_mut().try_for_each(|edge| edge.send(delta.clone()))
+    }
+
+    fn is_full(&self) -> bool {
+        let gather = self.root.as_ref().and_then(|root| root.gather.as_ref());
+        gather.is_some_and(Gather::is_full)
     }
 }
 
@@ -146,7 +159,7 @@ impl Instance {
         let program = Program::compile(&fragment.root, place, region, region.factory.as_ref())?;
         let edges = region.outgoing(place);
         let root = edges.is_empty().then(|| Root {
-            keep: matches!(region.spec.root, RootMode::Materialize { .. }),
+            gather: region.shelf.as_ref().map(Gather::new),
             report: RootReport::default(),
         });
         Ok(Box::new(Self {
@@ -250,6 +263,15 @@ impl Instance {
         Ok(None)
     }
 
+    /// Has what the root emitted written out by a helper, which wakes the task. Answers whether there is room now.
+    fn write_out(&mut self, region: &Arc<RegionShared>, slot: usize) -> Result<bool> {
+        let Some(gather) = self.outlet.gather() else {
+            return Ok(true);
+        };
+        let cell = Arc::clone(&region.cells[slot]);
+        gather.write_out(|job| region.executor.run_blocking(job), move || cell.wake())
+    }
+
     /// Sends the closes, freezes the state and reports. Answers whether the region goes on.
     fn finish(&mut self, region: &Arc<RegionShared>, slot: usize, started: Instant) -> Result<bool> {
         let place = region.slots[slot].place;
@@ -272,6 +294,11 @@ impl Instance {
             None
         };
         self.rows_out += self.outlet.rows;
+        if let Some(root) = &mut self.outlet.root
+            && let Some(gather) = &mut root.gather
+        {
+            (root.report.deltas, root.report.pieces) = gather.take();
+        }
         self.next_seq = step.seq + 1;
         let status = &region.slots[slot];
         status.epoch.store(step.to, Ordering::Relaxed);
@@ -344,6 +371,11 @@ impl TaskJob {
                 .advance(&mut instance.outlet, &mut || clock.expired())?
             {
                 Advance::Closed => {
+                    if let Some(gather) = instance.outlet.gather()
+                        && !gather.settled()?
+                    {
+                        return Ok(Poll::Idle);
+                    }
                     let seq = instance.next_seq;
                     if !instance.finish(&self.region, self.slot, clock.start)? {
                         self.state = State::Ended;
@@ -368,7 +400,11 @@ impl TaskJob {
                     if instance.slices_unreported >= SLICES_REPORTED {
                         instance.trim(&self.region, self.slot);
                     }
-                    return Ok(if stop == Advance::More { Poll::Yield } else { Poll::Idle });
+                    let goes_on = match stop {
+                        Advance::Full => instance.write_out(&self.region, self.slot)?,
+                        stop => stop == Advance::More,
+                    };
+                    return Ok(if goes_on { Poll::Yield } else { Poll::Idle });
                 }
             }
         }

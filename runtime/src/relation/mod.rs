@@ -19,6 +19,7 @@
 
 mod base;
 mod cold;
+mod gather;
 mod merge;
 mod order;
 mod own;
@@ -38,6 +39,8 @@ use parking_lot::{Mutex, RwLock};
 
 pub use base::Base;
 pub use cold::{RELATION_OPERATOR, encode_count};
+pub use gather::StepOutput;
+pub(crate) use gather::{Gather, Shelf};
 pub use merge::MergeScan;
 pub use order::RowOrder;
 pub use own::OwnChanges;
@@ -48,7 +51,7 @@ pub use upkeep::{Joined, Limits, Offer};
 
 use crate::dataflow::spill::{SpillDir, SpillWriter};
 use crate::memory::{Governor, Holder, Share};
-use crate::{Delta, Result, RuntimeError};
+use crate::{Result, RuntimeError};
 
 /// One region's materialized rows, readable at any epoch from the base's on.
 #[derive(Debug)]
@@ -201,15 +204,19 @@ impl Relation {
     }
 
     /// Publishes a step's net change (consolidated, in storage order) and moves the frontier to `to`.
-    pub fn publish(&self, from: u64, to: u64, delta: Option<Delta>) {
+    pub fn publish(&self, from: u64, to: u64, output: Option<StepOutput>) {
         let mut state = self.state.write();
         debug_assert!(!state.resting, "a relation at rest has no steps");
         debug_assert!(from >= state.frontier || from == to, "steps are published in order");
-        if let Some(delta) = delta.filter(|d| d.num_rows() > 0) {
+        if let Some(output) = output.filter(|o| o.num_rows() > 0) {
             state.seq += 1;
             let seq = state.seq;
             let governor = self.memory.as_ref().map(|m| &m.governor);
-            state.runs.push_back(Arc::new(Run::new(seq, from, to, delta, governor)));
+            let run = match output {
+                StepOutput::Resident(delta) => Run::new(seq, from, to, delta, governor),
+                StepOutput::Spilled(run) => run.placed(seq, from, to),
+            };
+            state.runs.push_back(Arc::new(run));
         }
         state.frontier = state.frontier.max(to);
     }

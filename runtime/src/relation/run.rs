@@ -78,6 +78,11 @@ impl Run {
         }
     }
 
+    /// The same changes as those of these epochs.
+    pub(super) fn placed(self, seq: u64, from: u64, to: u64) -> Self {
+        Self { seq, from, to, ..self }
+    }
+
     /// Rows, retractions included.
     pub fn num_rows(&self) -> usize {
         self.rows
@@ -200,9 +205,10 @@ impl Run {
     }
 }
 
-/// Bytes of an array's own rows.
-fn slice_bytes(array: &ArrayRef) -> usize {
-    array.to_data().get_slice_memory_size().unwrap_or(0)
+/// Bytes of a delta's own rows, whatever else their buffers hold.
+pub(super) fn rows_bytes(delta: &Delta) -> usize {
+    let slice = |array: &ArrayRef| array.to_data().get_slice_memory_size().unwrap_or(0);
+    delta.num_rows() * size_of::<i64>() + delta.batch.columns().iter().map(slice).sum::<usize>()
 }
 
 /// A spilled run in the making.
@@ -217,9 +223,7 @@ impl Spilling {
     /// Adds rows that come after all before.
     pub(super) fn add(&mut self, order: &RowOrder, writer: &mut SpillWriter, delta: &Delta) -> Result<()> {
         let mut at = 0;
-        // What the rows take, whatever else their buffers hold.
-        let bytes = delta.num_rows() * size_of::<i64>() + delta.batch.columns().iter().map(slice_bytes).sum::<usize>();
-        let rows_max = (PART_BYTES * delta.num_rows() / bytes.max(1)).clamp(1, PART_ROWS);
+        let rows_max = (PART_BYTES * delta.num_rows() / rows_bytes(delta).max(1)).clamp(1, PART_ROWS);
         while at < delta.num_rows() {
             let part = delta.slice(at, rows_max.min(delta.num_rows() - at));
             at += part.num_rows();

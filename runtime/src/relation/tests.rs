@@ -12,6 +12,7 @@ use levee_storage::rocks::RocksShared;
 use levee_storage::tier::Tier;
 
 use super::*;
+use crate::Delta;
 
 fn order(key: Vec<usize>) -> Arc<RowOrder> {
     let schema = Schema::new(vec![
@@ -96,7 +97,7 @@ fn reads_equal_a_map_at_every_readable_epoch() {
                 }
             }
             let to = epoch + 1 + rng.next(3);
-            relation.publish(epoch, to, Some(delta(&order, &list)));
+            relation.publish(epoch, to, Some(StepOutput::Resident(delta(&order, &list))));
             epoch = to;
             versions.push((epoch, model.clone()));
             if rng.next(4) == 0 {
@@ -131,7 +132,7 @@ fn reads_equal_a_map_at_every_readable_epoch() {
 fn an_epoch_inside_a_step_is_not_readable() {
     let order = order(vec![]);
     let relation = Relation::new(ObjectId(1), Arc::clone(&order), Base::default());
-    relation.publish(0, 8, Some(delta(&order, &[((1, None), 1)])));
+    relation.publish(0, 8, Some(StepOutput::Resident(delta(&order, &[((1, None), 1)]))));
     assert_eq!(relation.boundary(5), 0);
     assert_eq!(relation.boundary(8), 8);
     assert_eq!(relation.step_end(5), 8);
@@ -314,7 +315,9 @@ fn cold_spilled_and_joined_relations_read_the_same() {
         for round in 0..45 {
             let change = random_change(&mut rng, &mut model, keyed, if round % 9 == 0 { 900 } else { 30 });
             let to = epoch + 1 + rng.next(3);
-            bench.relation.publish(epoch, to, Some(delta(&bench.order, &change)));
+            bench
+                .relation
+                .publish(epoch, to, Some(StepOutput::Resident(delta(&bench.order, &change))));
             epoch = to;
             versions.push((epoch, model.clone()));
             if rng.next(3) == 0 {
@@ -391,7 +394,9 @@ fn an_offered_snapshot_is_a_boundary_of_joined_runs() {
         let row = |k: u64| ((k as i32, Some("x".to_owned())), 1);
         let publish = |bench: &Bench, epoch: u64| {
             let delta = delta(&bench.order, &[row(epoch)]);
-            bench.relation.publish(epoch - 1, epoch, Some(delta));
+            bench
+                .relation
+                .publish(epoch - 1, epoch, Some(StepOutput::Resident(delta)));
         };
         let limits = |horizon, seqs: Vec<u64>| Limits {
             horizon,

@@ -23,7 +23,8 @@ use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Changes, Delivering, Journal, Marker, Target, TargetError};
-use crate::dataflow::StepResult;
+use crate::dataflow::{StepResult, chain as with_causes};
+use crate::relation::StepOutput;
 use crate::{Result, RuntimeError};
 
 /// First pause after a failure.
@@ -169,6 +170,8 @@ pub struct DeliverySpec {
     pub restored: Option<Marker>,
     /// Most bytes to gather, whatever the definition says.
     pub gather_bytes_max: usize,
+    /// Most bytes that one step may change: they are in memory while they are sent.
+    pub step_bytes_max: u64,
 }
 
 impl Delivery {
@@ -225,6 +228,7 @@ impl Delivery {
             gathered: Vec::new(),
             gathered_to: None,
             gathered_bytes: 0,
+            step_bytes_max: spec.step_bytes_max,
         };
         let (jobs, queue) = channel();
         let thread = spawn(&worker.name.clone(), move || worker.run(&queue))?;
@@ -334,6 +338,7 @@ struct Worker {
     gathered: Vec<Changes>,
     gathered_to: Option<Marker>,
     gathered_bytes: usize,
+    step_bytes_max: u64,
 }
 
 impl Worker {
@@ -375,8 +380,7 @@ impl Worker {
                 self.reopen()?;
             }
             if !self.has(result.from, to)? {
-                let changes = Changes::new(&output, &self.key, self.mode);
-                let changes = changes.map_err(|e| TargetError::Lost(e.to_string()))?;
+                let changes = self.changes(output).map_err(|e| TargetError::Lost(with_causes(&e)))?;
                 self.gathered_bytes += changes.bytes();
                 self.gathered.push(changes);
                 self.gathered_to = Some(to);
@@ -389,6 +393,24 @@ impl Worker {
             self.flush()?;
         }
         Ok(result)
+    }
+
+    /// What a step changes, in memory: a transaction of the target is made of whole steps.
+    fn changes(&self, output: StepOutput) -> Result<Changes> {
+        if output.stored_bytes() > self.step_bytes_max {
+            return Err(RuntimeError::user(
+                "53200",
+                format!(
+                    "one step changes {} MB, more than the {} MB of memory that a sink may take",
+                    output.stored_bytes() >> 20,
+                    self.step_bytes_max >> 20
+                ),
+            ));
+        }
+        let delta = output
+            .into_delta()?
+            .ok_or_else(|| RuntimeError::internal("a step that changes something changes nothing"))?;
+        Changes::new(&delta, &self.key, self.mode)
     }
 
     /// Whether the target has the step from epoch `from` to `to` already.
@@ -563,11 +585,5 @@ impl Worker {
 }
 
 fn chained(error: RuntimeError) -> TargetError {
-    let mut text = format!("the sink's journal: {error}");
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    TargetError::Retry(text)
+    TargetError::Retry(format!("the sink's journal: {}", with_causes(&error)))
 }

@@ -17,6 +17,7 @@ use super::delivery::{DeliverySpec, Outcome, Phase};
 use super::*;
 use crate::Delta;
 use crate::dataflow::{StateDelta, StepResult};
+use crate::relation::StepOutput;
 
 /// What the next write does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +152,7 @@ impl Life {
             journal: Journal::open(Arc::new(OsFs), &dir.join("journal")).unwrap(),
             restored,
             gather_bytes_max: 1 << 20,
+            step_bytes_max: 1 << 20,
         };
         let (tell, outcomes) = channel();
         let outcome = Box::new(move |o| tell.send(o).unwrap_or(()));
@@ -166,7 +168,8 @@ impl Life {
         let schema = definition("x").schema;
         let column = |f: fn(&(i64, i64, i64)) -> i64| Arc::new(rows.iter().map(f).collect::<Int64Array>());
         let batch = RecordBatch::try_new(schema, vec![column(|r| r.0), column(|r| r.1)]).unwrap();
-        let output = (!rows.is_empty()).then(|| Delta::new(batch, rows.iter().map(|r| r.2).collect()));
+        let output =
+            (!rows.is_empty()).then(|| StepOutput::Resident(Delta::new(batch, rows.iter().map(|r| r.2).collect())));
         let result = StepResult {
             seq: self.seq,
             from,

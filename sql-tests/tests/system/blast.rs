@@ -7,7 +7,7 @@ use levee_sql_tests::postgres::PgSession;
 use levee_sql_tests::server::{Server, ServerOptions};
 use levee_sql_tests::turns;
 
-use super::ask::exec;
+use super::ask::{exec, one};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -277,4 +277,59 @@ fn views_that_occupy_threads_delay_no_other() {
         }
         assert_eq!(server.complaints(&[]), Vec::<String>::new());
     });
+}
+
+/// Most that the process has had resident, in bytes.
+fn peak_bytes(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("the process's status");
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("VmHWM");
+    let kilobytes = peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
+    kilobytes << 10
+}
+
+/// One INSERT makes eight million rows, some 190 MB, at a budget of 64 MB: they wait on disk until the step ends, and are right, also after a kill.
+#[test]
+fn a_step_larger_than_memory_is_spilled() {
+    let _turn = turns::shared();
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut options = two_tasks();
+    options.args.extend(["--memory-limit".into(), "64MB".into()]);
+    let mut server = Server::start(&dir.path().join("data"), &options);
+    let sums = "SELECT count(*)::text || ' ' || sum(x)::text || ' ' || sum(y)::text FROM pairs";
+    block_on(async {
+        let session = server.connect().await;
+        exec(&session, "CREATE TABLE t (k int, g int)").await;
+        let query = "SELECT a.k AS x, b.k AS y FROM t a JOIN t b ON a.g = b.g";
+        exec(&session, &format!("CREATE MATERIALIZED VIEW pairs AS {query}")).await;
+        exec(
+            &session,
+            "INSERT INTO t SELECT g::int, g::int % 2 FROM generate_series(1, 4000) s(g)",
+        )
+        .await;
+        // Each key meets the 2,000 of its kind.
+        assert_eq!(
+            one(&session, sums).await,
+            Ok("8000000 16004000000 16004000000".to_owned())
+        );
+        exec(&session, "DELETE FROM t WHERE k > 3998").await;
+        assert_eq!(
+            one(&session, sums).await,
+            Ok("7992002 15980007999 15980007999".to_owned())
+        );
+        let peak = peak_bytes(&server);
+        assert!(peak < 512 << 20, "{} MB were resident", peak >> 20);
+    });
+    server.kill();
+    let server = Server::start(&dir.path().join("data"), &options);
+    block_on(async {
+        let session = server.connect().await;
+        assert_eq!(
+            one(&session, sums).await,
+            Ok("7992002 15980007999 15980007999".to_owned())
+        );
+    });
+    assert_eq!(server.complaints(&[]), Vec::<String>::new());
 }

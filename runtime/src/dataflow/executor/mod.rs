@@ -14,6 +14,9 @@
 //! threads of a lower priority ([`queues`]); and when all threads of a class are in one slice each for [`PATIENCE`] while its
 //! tasks wait, spare threads take turns beside them and leave the rest to the operating system.
 //!
+//! Heavy threads run when nobody else wants the processor. Where others want it all the time, in this process or beside it, they would starve: one that finds that
+//! it has ([`own_time`]) has all of them rest, for a second, then longer, and the spare threads, which are entitled to a share, do their work meanwhile.
+//!
 //! A task is idle, queued, running or notified (woken while it ran); waking one that is queued or running costs an atomic
 //! operation. The lock on the queues is taken once per slice and per real wake-up. A thread without work waits on a condition
 //! variable, no longer than to the next timer.
@@ -30,8 +33,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+mod own_time;
 mod queues;
 
+use own_time::OwnTime;
 pub(crate) use queues::Group;
 use queues::{Class, Queues, Timer};
 
@@ -41,9 +46,21 @@ pub(crate) const SLICE: Duration = Duration::from_millis(1);
 /// How long a slice may be before it counts as late, and before other tasks need not wait for it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Niceness of the threads that run heavy regions, restores and the ends of big steps, above the process's own: a quarter of a light thread's weight when both want
-/// the same processor.
-const HEAVY_NICENESS: i32 = 6;
+/// How long tasks of heavy regions wait for one of their threads before the spare ones, which have a better priority, take turns.
+const HEAVY_PATIENCE: Duration = Duration::from_millis(50);
+
+/// Niceness of [`Priority::Low`] above the process's own: a quarter of a light thread's weight when both want the same processor.
+const LOW_NICENESS: i32 = 6;
+
+/// What a thread gets when others want the processor, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Priority {
+    /// A smaller share: helpers, and the spare threads of heavy regions.
+    Low,
+    /// Nearly nothing, and it is taken from the processor at once when another thread wakes: heavy regions. That another thread is merely
+    /// entitled to more would have it wait for the end of the present turn, milliseconds at each of the dozen hand-overs between a write and its reader.
+    Idle,
+}
 
 /// What a job wants after a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,11 +170,19 @@ fn spawn(name: String, shared: &Arc<Shared>, body: impl FnOnce(&Arc<Shared>) + S
 
 /// Lowers the priority of the calling thread; where the system refuses that, the thread works on as it is.
 #[allow(unsafe_code, reason = "the standard library has no priorities")]
-fn lower_priority() {
-    // SAFETY: plain system calls without pointers; 0 is the calling thread.
+fn lower_priority(priority: Priority) {
+    // SAFETY: plain system calls; 0 is the calling thread, and the one pointer is to a value that outlives the call.
     let result = unsafe {
-        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
-        libc::setpriority(libc::PRIO_PROCESS, 0, now + HEAVY_NICENESS)
+        match priority {
+            Priority::Low => {
+                let now = libc::getpriority(libc::PRIO_PROCESS, 0);
+                libc::setpriority(libc::PRIO_PROCESS, 0, now + LOW_NICENESS)
+            }
+            Priority::Idle => {
+                let parameters = libc::sched_param { sched_priority: 0 };
+                libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters)
+            }
+        }
     };
     if result != 0 {
         tracing::warn!(error = %std::io::Error::last_os_error(), "a dataflow thread keeps its priority");
@@ -197,15 +222,22 @@ impl Shared {
 
     fn run_tasks(self: &Arc<Self>, class: Class) {
         if class == Class::Heavy {
-            lower_priority();
+            lower_priority(Priority::Idle);
         }
+        let mut own = OwnTime::new();
         let mut queues = self.queues.lock();
         while !queues.stopping {
+            if let Some(until) = queues.of(class).rests(Instant::now()) {
+                // It may have been told of a task.
+                self.wakers(class).spare_work.notify_one();
+                self.wakers(class).work.wait_until(&mut queues, until);
+                continue;
+            }
             for filed in queues.fire_timers() {
                 self.call(&mut queues, filed);
             }
             queues.of(class).turns += 1;
-            if self.run_one(&mut queues, class) {
+            if self.run_one(&mut queues, class, &mut own) {
                 continue;
             }
             queues.of(class).sleeping += 1;
@@ -231,7 +263,7 @@ impl Shared {
     }
 
     /// Runs one slice of the class's next task; answers whether there was one.
-    fn run_one(self: &Arc<Self>, queues: &mut MutexGuard<'_, Queues>, class: Class) -> bool {
+    fn run_one(self: &Arc<Self>, queues: &mut MutexGuard<'_, Queues>, class: Class, own: &mut OwnTime) -> bool {
         let Some(cell) = queues.pop(class) else {
             return false;
         };
@@ -241,8 +273,17 @@ impl Shared {
         let started = Instant::now();
         let poll = MutexGuard::unlocked(queues, || cell.run());
         let now = Instant::now();
-        let slice = now.duration_since(started);
+        let mut slice = now.duration_since(started);
         cell.note(slice);
+        if slice > PATIENCE {
+            // What others did meanwhile is not the region's time.
+            let spent = own.spent();
+            slice = slice.saturating_sub(spent.waited);
+            if class == Class::Heavy && spent.is_starved() && queues.of(class).rest(now) {
+                self.wakers(class).work.notify_all();
+                self.wakers(class).spare_work.notify_all();
+            }
+        }
         let moved = queues.charge(&cell.group, slice, now);
         let filed = self.after(queues, cell, poll, now);
         // The other class's threads do not know of it; this one's looks again at once.
@@ -252,12 +293,17 @@ impl Shared {
         true
     }
 
-    /// When tasks of the class wait and none of its threads has begun a slice for [`PATIENCE`], takes turns until one does.
+    /// When tasks of the class wait and none of its threads has begun a slice for [`PATIENCE`] ([`HEAVY_PATIENCE`]), takes turns until one does.
     fn run_spare(self: &Arc<Self>, class: Class) {
-        if class == Class::Heavy {
-            lower_priority();
-        }
+        let patience = match class {
+            Class::Light => PATIENCE,
+            Class::Heavy => {
+                lower_priority(Priority::Low);
+                HEAVY_PATIENCE
+            }
+        };
         let spare_work = &self.wakers(class).spare_work;
+        let mut own = OwnTime::new();
         let mut queues = self.queues.lock();
         while !queues.stopping {
             if !queues.of(class).waits() || queues.of(class).sleeping > 0 {
@@ -265,9 +311,11 @@ impl Shared {
                 spare_work.wait(&mut queues);
                 queues.of(class).spares -= 1;
             }
-            let (turns, until) = (queues.of(class).turns, Instant::now() + PATIENCE);
-            while !queues.stopping && !spare_work.wait_until(&mut queues, until).timed_out() {}
-            while queues.of(class).turns == turns && !queues.stopping && self.run_one(&mut queues, class) {}
+            let (turns, now) = (queues.of(class).turns, Instant::now());
+            if queues.of(class).rests(now).is_none() {
+                while !queues.stopping && !spare_work.wait_until(&mut queues, now + patience).timed_out() {}
+            }
+            while queues.of(class).turns == turns && !queues.stopping && self.run_one(&mut queues, class, &mut own) {}
         }
     }
 
@@ -302,8 +350,8 @@ impl Shared {
         Some(queues.push(cell, now))
     }
 
-    /// Runs `job` on a helper thread: for restores, which read files for as long as they take, and for ends of big steps. At most as many run at once as
-    /// there are dataflow threads.
+    /// Runs `job`, which takes as long as it takes, on a helper thread: restores, which read files, and what big steps have sorted and written. At most as many
+    /// run at once as there are dataflow threads.
     pub(crate) fn run_blocking(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) {
         let mut helpers = self.helpers.lock();
         if helpers.stopping {
@@ -311,14 +359,14 @@ impl Shared {
         }
         helpers.jobs.push_back(job);
         if helpers.idle < helpers.jobs.len() && helpers.threads.len() < self.helpers_max {
-            let name = format!("levee-restore-{}", helpers.threads.len());
+            let name = format!("levee-helper-{}", helpers.threads.len());
             helpers.threads.push(spawn(name, self, Self::run_helper));
         }
         self.helper_work.notify_one();
     }
 
     fn run_helper(self: &Arc<Self>) {
-        lower_priority();
+        lower_priority(Priority::Low);
         let mut helpers = self.helpers.lock();
         while !helpers.stopping {
             if let Some(job) = helpers.jobs.pop_front() {

@@ -30,6 +30,10 @@ const LIGHT_BURST: Duration = Duration::from_millis(5);
 /// One part in so many of a processor's time is forgiven.
 const LEAK: u64 = 2;
 
+/// How long a class's own threads rest when they have starved, the first time and at most. It doubles while they starve again soon after.
+const REST_MIN: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_secs(32);
+
 /// Who runs a region's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
@@ -65,12 +69,30 @@ pub(super) struct Queue {
     pub(super) sleeping: usize,
     /// Spare threads that nobody has told yet that tasks wait.
     pub(super) spares: usize,
+    /// When the last rest ended, or will, and how long it was.
+    rest: Option<(Instant, Duration)>,
 }
 
 impl Queue {
     /// Whether a task waits.
     pub(super) fn waits(&self) -> bool {
         !self.groups.is_empty()
+    }
+
+    /// Until when the class's own threads leave the work to the spare ones.
+    pub(super) fn rests(&self, now: Instant) -> Option<Instant> {
+        self.rest.map(|(end, _)| end).filter(|&end| now < end)
+    }
+
+    /// One of the class's own threads has starved: they rest. Answers whether they have not been resting already.
+    pub(super) fn rest(&mut self, now: Instant) -> bool {
+        let time = match self.rest {
+            Some((end, _)) if now < end => return false,
+            Some((end, time)) if now < end + time => (2 * time).min(REST_MAX),
+            _ => REST_MIN,
+        };
+        self.rest = Some((now + time, time));
+        true
     }
 }
 
@@ -318,6 +340,24 @@ mod tests {
         assert_eq!(queues.push(Arc::clone(&busy.1), now), Class::Heavy);
         assert!(queues.pop(Class::Light).is_none() && queues.pop(Class::Heavy).is_some());
         assert_eq!(queues.push(busy.1, now + MS * 100), Class::Light);
+    }
+
+    /// Who starves again soon rests longer.
+    #[test]
+    fn rests_grow_while_they_are_needed() {
+        let mut queue = Queue::default();
+        let mut now = Instant::now();
+        let mut rested = Vec::new();
+        for _ in 0..7 {
+            assert!(queue.rest(now) && !queue.rest(now), "once");
+            let end = queue.rests(now).unwrap();
+            rested.push(end - now);
+            assert_eq!(queue.rests(end), None);
+            now = end + MS * 700;
+        }
+        assert_eq!(rested, [1, 2, 4, 8, 16, 32, 32].map(Duration::from_secs));
+        assert!(queue.rest(now + Duration::from_secs(60)));
+        assert_eq!(queue.rest.map(|(_, time)| time), Some(REST_MIN));
     }
 
     /// A task that waits when its group changes its class is found in the other class.

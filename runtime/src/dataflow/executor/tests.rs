@@ -211,3 +211,49 @@ fn a_panicking_job_leaves_the_thread_working() {
     good.wake();
     assert_eq!(finished.recv_timeout(Duration::from_secs(20)).unwrap(), 1);
 }
+
+/// Takes half a second of a processor.
+struct Works(Duration, mpsc::Sender<()>);
+
+impl Job for Works {
+    fn poll(&mut self) -> Poll {
+        let mut own = OwnTime::new();
+        let mut worked = Duration::ZERO;
+        while worked < Duration::from_millis(2) {
+            std::hint::black_box((0..100_000).sum::<u64>());
+            worked += own.spent().worked();
+        }
+        self.0 += worked;
+        if self.0 < Duration::from_millis(500) {
+            return Poll::Yield;
+        }
+        self.1.send(()).unwrap();
+        Poll::Done
+    }
+}
+
+/// A region that works for long has its share also where others want all processors all the time: the system alone would give it three parts in a thousand.
+#[test]
+fn heavy_regions_do_not_starve() {
+    let executor = Executor::new(2);
+    let stop = Arc::new(AtomicUsize::new(0));
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let others: Vec<_> = (0..processors)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    std::hint::black_box((0..100_000).sum::<u64>());
+                }
+            })
+        })
+        .collect();
+    let (done, finished) = mpsc::channel();
+    let cell = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
+    cell.set_job(Box::new(Works(Duration::ZERO, done)));
+    cell.wake();
+    finished.recv_timeout(Duration::from_secs(60)).unwrap();
+    stop.store(1, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    executor.shutdown();
+}

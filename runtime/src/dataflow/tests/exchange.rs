@@ -35,7 +35,7 @@ fn finishes(name: &str, graph: levee_planner::plan::FragmentGraph, times: i64) {
     );
     let result = run.done();
     let mut view = Zset::default();
-    view.add(&result.output.unwrap());
+    view.add(&change_of(result.output));
     let scaled = Zset(
         table
             .sums()
@@ -116,7 +116,7 @@ fn broadcast_single_and_forward() {
     run.submit(&[(TABLE, vec![delta(&[(1, 2, 1), (2, 5, 2), (1, 1, 1)])])], false);
     let result = run.done();
     // Every row reached all three receivers of the broadcast.
-    assert_eq!(rows_of(&result.output.unwrap()), [(vec![1, 9], 1), (vec![2, 30], 1)]);
+    assert_eq!(rows_of(&change_of(result.output)), [(vec![1, 9], 1), (vec![2, 30], 1)]);
     assert_eq!(run.region.tasks().len(), 10);
     run.submit(&[], false);
     let idle = run.done();
@@ -168,12 +168,12 @@ fn large_steps_keep_their_order() {
     }
     let large = run.done();
     assert_eq!((large.seq, large.rows_out), (0, 150_000));
-    let output = rows_of(&large.output.unwrap());
+    let output = rows_of(&change_of(large.output));
     assert!(output.len() == 150_000 && output.is_sorted());
     for seq in 1..6 {
         let small = run.done();
         assert_eq!((small.seq, small.rows_out), (seq, 3));
-        assert_eq!(rows_of(&small.output.unwrap()), [(vec![1, 1], 3)]);
+        assert_eq!(rows_of(&change_of(small.output)), [(vec![1, 1], 3)]);
     }
 }
 
@@ -219,4 +219,49 @@ fn source_ranges_are_shared_whole() {
         seen.push((rows, checksum));
     }
     assert!(seen[0].0 > 10_000 && seen.iter().all(|s| *s == seen[0]), "{seen:?}");
+}
+
+/// A root that emits more in one step than may be in memory: it waits on disk, sorted, and is one run in the end.
+#[test]
+fn a_step_larger_than_memory_is_one_spilled_run() {
+    let executor = Executor::new(2);
+    let fragments = vec![(explode(2, 200, scan(1, TABLE)), false)];
+    let mut spec = spec("large-step", graph(fragments, Vec::new()), 2);
+    // Pieces of a megabyte.
+    spec.memory = crate::memory::Governor::new(64 << 20);
+    let spill_dir = spec.spill_dir.clone();
+    let mut run = Run::start(&executor, spec, None, &Arc::default());
+    let rows: Vec<_> = (0..3000).map(|i| (i % 1500, i % 1500, 1)).collect();
+    run.submit(&[(TABLE, vec![delta(&rows)])], true);
+    let large = run.done();
+    assert!(
+        matches!(large.output, Some(StepOutput::Spilled(_))),
+        "{:?}",
+        large.output
+    );
+    assert_eq!(large.rows_out, 600_000);
+    let change = change_of(large.output);
+    let expected: Vec<_> = (0..1500).map(|i| (vec![i, i], 400)).collect();
+    assert_eq!(rows_of(&change), expected);
+    // What cancels out over all pieces is no change.
+    let there_and_back: Vec<_> = (0..3000)
+        .map(|i| (i % 1500, 0, if i < 1500 { 1 } else { -1 }))
+        .collect();
+    run.submit(&[(TABLE, vec![delta(&there_and_back)])], false);
+    assert!(run.done().output.is_none());
+    run.submit(&[(TABLE, vec![delta(&[(7, 7, 1)])])], false);
+    assert!(matches!(run.done().output, Some(StepOutput::Resident(_))));
+    let files = walk(&spill_dir);
+    assert_eq!(files, 0, "spill files are left");
+    drop(run);
+    executor.shutdown();
+    drop(executor);
+    drop(std::fs::remove_dir_all(spill_dir));
+}
+
+/// Files in a directory and those below.
+fn walk(dir: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
+    let count = |entry: std::fs::DirEntry| if entry.path().is_dir() { walk(&entry.path()) } else { 1 };
+    entries.map_or(0, |entries| entries.into_iter().map(count).sum())
 }

@@ -425,7 +425,7 @@ impl StateReader for Store {
 
 /// What a region told.
 pub(super) enum Told {
-    Step(StepResult),
+    Step(Box<StepResult>),
     Restarted(TaskInfo),
     Failed(String),
 }
@@ -434,7 +434,7 @@ struct Events(Mutex<Sender<(ObjectId, Told)>>);
 
 impl RegionEvents for Events {
     fn step_done(&self, region: ObjectId, result: StepResult) {
-        drop(self.0.lock().send((region, Told::Step(result))));
+        drop(self.0.lock().send((region, Told::Step(Box::new(result)))));
     }
     fn task_restarted(&self, region: ObjectId, task: &TaskInfo, _: &str) {
         drop(self.0.lock().send((region, Told::Restarted(task.clone()))));
@@ -464,6 +464,11 @@ pub(super) fn spec(name: &str, graph: FragmentGraph, parallelism: usize) -> Regi
         spill_dir: std::env::temp_dir().join(format!("levee-dataflow-{}-{name}", std::process::id())),
         memory: crate::memory::Governor::new(1 << 30),
     }
+}
+
+/// What a step changed, which is something.
+pub(super) fn change_of(output: Option<StepOutput>) -> Delta {
+    output.unwrap().into_delta().unwrap().unwrap()
 }
 
 impl Run {
@@ -524,7 +529,7 @@ impl Run {
     pub(super) fn done(&mut self) -> StepResult {
         loop {
             match self.inbox.recv_timeout(WAIT).expect("the region makes progress").1 {
-                Told::Step(result) => return result,
+                Told::Step(result) => return *result,
                 Told::Restarted(task) => self.restarts.push(task),
                 Told::Failed(reason) => panic!("region failed: {reason}"),
             }

@@ -123,8 +123,8 @@ fn run(kind: JoinKind, seed: u64, parallelism: usize, failing: bool, tiny: bool)
         }
         for _ in 0..2 {
             let result = run.done();
-            if let Some(output) = &result.output {
-                view.add(output);
+            if result.output.is_some() {
+                view.add(&change_of(result.output));
             }
             assert_eq!(view, models[result.seq as usize], "{name}: step {}", result.seq);
             if let Some(snapshot) = &result.snapshot {

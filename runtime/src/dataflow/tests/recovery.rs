@@ -30,8 +30,8 @@ fn run(name: &str, seed: u64, parallelism: usize, channel_bytes: usize, failing:
         }
         for _ in 0..3 {
             let result = run.done();
-            if let Some(output) = &result.output {
-                view.add(output);
+            if result.output.is_some() {
+                view.add(&change_of(result.output));
             }
             assert_eq!(view, models[result.seq as usize], "step {}", result.seq);
             if let Some(snapshot) = &result.snapshot {
@@ -62,7 +62,7 @@ fn run(name: &str, seed: u64, parallelism: usize, channel_bytes: usize, failing:
         .iter()
         .for_each(|(row, _)| *sums.entry(row[0]).or_default() += row[1]);
     second.submit(&[(TABLE, vec![change])], true);
-    view.add(&second.done().output.unwrap());
+    view.add(&change_of(second.done().output));
     assert_eq!(view, Zset(sums.into_iter().map(|(k, v)| (vec![k, v], 1)).collect()));
     run.restarts
 }
@@ -267,7 +267,7 @@ fn a_restore_that_fails_is_tried_again() {
     let mut run = Run::start(&executor, spec("flaky", sum_graph(), 1), Some(flaky), &Arc::default());
     run.submit(&[(TABLE, vec![delta(&[(5, 1, 1)])])], false);
     assert_eq!(
-        rows_of(&run.done().output.unwrap()),
+        rows_of(&change_of(run.done().output)),
         [(vec![5, 10], -1), (vec![5, 11], 1)]
     );
     assert_eq!(run.restarts.len(), 2);
