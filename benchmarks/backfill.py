@@ -57,7 +57,7 @@ def fill(connection, rows, groups):
     for low in range(0, rows, CHUNK):
         high = min(low + CHUNK, rows)
         connection.execute(
-            f"INSERT INTO big SELECT i, (i * 7919) % {groups}, i % 1000 FROM generate_series({low}, {high - 1}) AS t(i)"
+            f"INSERT INTO big SELECT i, (i::bigint * 7919) % {groups}, i % 1000 FROM generate_series({low}, {high - 1}) AS t(i)"
         )
 
 

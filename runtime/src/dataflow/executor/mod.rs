@@ -279,7 +279,7 @@ impl Shared {
             // What others did meanwhile is not the region's time.
             let spent = own.spent();
             slice = slice.saturating_sub(spent.waited);
-            if class == Class::Heavy && spent.is_starved() && queues.of(class).rest(now) {
+            if class == Class::Heavy && own.has_starved() && queues.of(class).rest(now) {
                 self.wakers(class).work.notify_all();
                 self.wakers(class).spare_work.notify_all();
             }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// A thread that waited for this long, and more than [`STARVED_RATIO`] times as long as it worked, is starved.
-const STARVED_WAIT: Duration = Duration::from_millis(50);
+/// A thread that waited for this long altogether, and more than [`STARVED_RATIO`] times as long as it worked meanwhile, is starved. A burst of others' work is shorter.
+const STARVED_WAIT: Duration = Duration::from_millis(500);
 const STARVED_RATIO: u32 = 10;
 
 /// The calling thread's figures since they were last asked for.
@@ -13,6 +13,8 @@ pub(super) struct OwnTime {
     /// Linux's `/proc/thread-self/schedstat`: nanoseconds on a processor, nanoseconds of waiting for one, turns.
     file: Option<File>,
     last: Spent,
+    /// When it was last judged.
+    judged: Spent,
 }
 
 /// Time of one thread.
@@ -29,9 +31,15 @@ impl Spent {
         self.worked
     }
 
-    /// Others have had nearly all of the processors.
-    pub(super) fn is_starved(&self) -> bool {
+    fn is_starved(self) -> bool {
         self.waited >= STARVED_WAIT && self.waited > self.worked * STARVED_RATIO
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            worked: self.worked.saturating_sub(earlier.worked),
+            waited: self.waited.saturating_sub(earlier.waited),
+        }
     }
 }
 
@@ -41,8 +49,10 @@ impl OwnTime {
         let mut own = Self {
             file: File::open("/proc/thread-self/schedstat").ok(),
             last: Spent::default(),
+            judged: Spent::default(),
         };
         own.spent();
+        own.judged = own.last;
         own
     }
 
@@ -51,11 +61,17 @@ impl OwnTime {
         let Some(now) = self.read() else {
             return Spent::default();
         };
-        let last = std::mem::replace(&mut self.last, now);
-        Spent {
-            worked: now.worked.saturating_sub(last.worked),
-            waited: now.waited.saturating_sub(last.waited),
+        now.since(std::mem::replace(&mut self.last, now))
+    }
+
+    /// Whether others have had nearly all of the processors for long, as of the last call of [`OwnTime::spent`].
+    pub(super) fn has_starved(&mut self) -> bool {
+        let spent = self.last.since(self.judged);
+        if spent.waited < STARVED_WAIT {
+            return false;
         }
+        self.judged = self.last;
+        spent.is_starved()
     }
 
     fn read(&self) -> Option<Spent> {
@@ -93,10 +109,6 @@ mod tests {
         }
         let spent = own.spent();
         assert!(spent.worked >= Duration::from_millis(20), "{spent:?}");
-        assert!(
-            !spent.is_starved() || spent.waited > Duration::from_millis(200),
-            "{spent:?}"
-        );
     }
 
     #[test]
@@ -105,7 +117,7 @@ mod tests {
             worked: Duration::from_millis(worked),
             waited: Duration::from_millis(waited),
         };
-        assert!(spent(1, 60).is_starved() && spent(0, 50).is_starved());
-        assert!(!spent(1, 40).is_starved() && !spent(10, 90).is_starved());
+        assert!(spent(10, 600).is_starved() && spent(0, 500).is_starved());
+        assert!(!spent(1, 400).is_starved() && !spent(100, 900).is_starved());
     }
 }
