@@ -97,7 +97,10 @@ pub(super) fn rewrite(f: &mut Function, name: &str) -> Result<Option<Expr>> {
     }
     let (direct, plain) = direct_arguments(f)?;
     if !plain {
-        return Err(PlanError::new("42601", "cannot use DISTINCT or ORDER BY with WITHIN GROUP"));
+        return Err(PlanError::new(
+            "42601",
+            "cannot use DISTINCT or ORDER BY with WITHIN GROUP",
+        ));
     }
     let keys = std::mem::take(&mut f.within_group);
     if is_hypothetical(name) {
@@ -108,7 +111,12 @@ pub(super) fn rewrite(f: &mut Function, name: &str) -> Result<Option<Expr>> {
     let (own, args) = match (name, direct.len()) {
         ("percentile_cont" | "percentile_disc", 1) | ("mode", 0) => {
             // Each fraction becomes the float that is next to it, as a constant by itself does.
-            let floats = || DataType::Array(ArrayElemTypeDef::SquareBracket(Box::new(DataType::DoublePrecision), None));
+            let floats = || {
+                DataType::Array(ArrayElemTypeDef::SquareBracket(
+                    Box::new(DataType::DoublePrecision),
+                    None,
+                ))
+            };
             let direct = direct.into_iter().map(|e| match e {
                 Expr::Array(_) => cast(e, floats()),
                 e => e,
@@ -181,8 +189,13 @@ fn plain(f: &mut Function, name: &str) -> Result<Option<Expr>> {
     let (value, shown) = match (name, values.as_slice()) {
         // Distinct are the values themselves: json has no equality.
         ("json_agg" | "jsonb_agg", [x]) if distinct => (x.clone(), format!("pg_{json}_list")),
-        ("json_agg" | "jsonb_agg", [x]) => (function(&format!("to_{json}"), vec![x.clone()]), format!("pg_{json}_list")),
-        ("json_object_agg" | "jsonb_object_agg", [_, _]) => (function("pg_json_member", values), format!("pg_{json}_members")),
+        ("json_agg" | "jsonb_agg", [x]) => (
+            function(&format!("to_{json}"), vec![x.clone()]),
+            format!("pg_{json}_list"),
+        ),
+        ("json_object_agg" | "jsonb_object_agg", [_, _]) => {
+            (function("pg_json_member", values), format!("pg_{json}_members"))
+        }
         _ => return Ok(None),
     };
     list.args = vec![FunctionArg::Unnamed(FunctionArgExpr::Expr(value))];
@@ -235,7 +248,11 @@ fn in_front(values: &[Expr], keys: &[OrderByExpr]) -> Option<Expr> {
         let nulls_first = key.options.nulls_first.unwrap_or(descending);
         let x = Expr::Nested(Box::new(key.expr.clone()));
         let value = Expr::Nested(Box::new(value.clone()));
-        let less = if descending { BinaryOperator::Gt } else { BinaryOperator::Lt };
+        let less = if descending {
+            BinaryOperator::Gt
+        } else {
+            BinaryOperator::Lt
+        };
         let nulls = if nulls_first {
             op(is_null(&x), BinaryOperator::And, is_not_null(&value))
         } else {
@@ -300,17 +317,15 @@ fn hypothetical(name: &str, values: Vec<Expr>, keys: Vec<OrderByExpr>, filter: O
         "rank" => op(number(1), BinaryOperator::Plus, before()),
         "dense_rank" => {
             let [key] = keys.as_slice() else {
-                return Err(PlanError::unsupported("dense_rank of a row of several columns is not supported")
-                    .hint("Use rank(), or one column."));
+                return Err(
+                    PlanError::unsupported("dense_rank of a row of several columns is not supported")
+                        .hint("Use rank(), or one column."),
+                );
             };
             let values = count_of(Some(&key.expr), front.clone(), filter);
             let null_in_front = front.clone().map(|f| op(is_null(&key.expr), BinaryOperator::And, f));
             let nulls = function("least", vec![number(1), count_of(None, null_in_front, filter)]);
-            op(
-                op(number(1), BinaryOperator::Plus, values),
-                BinaryOperator::Plus,
-                nulls,
-            )
+            op(op(number(1), BinaryOperator::Plus, values), BinaryOperator::Plus, nulls)
         }
         "percent_rank" => Expr::Case {
             case_token: sqlparser::ast::helpers::attached_token::AttachedToken::empty(),

@@ -74,7 +74,10 @@ pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> Strin
         AggFunc::ByKey => "first_by",
     };
     let mut arg = call.arg.map_or("*".to_string(), &name);
-    if matches!(call.func, AggFunc::StringAgg | AggFunc::PercentileCont | AggFunc::PercentileDisc) {
+    if matches!(
+        call.func,
+        AggFunc::StringAgg | AggFunc::PercentileCont | AggFunc::PercentileDisc
+    ) {
         arg.push_str(&format!(", '{}'", call.constant.replace('\'', "''")));
     }
     if !call.order_by.is_empty() {

@@ -109,7 +109,13 @@ impl AggregateUDFImpl for ByKey {
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
         let parts = ["value", "key"].iter().zip(args.input_fields);
         Ok(parts
-            .map(|(part, f)| Arc::new(Field::new(format!("{}[{part}]", args.name), f.data_type().clone(), true)))
+            .map(|(part, f)| {
+                Arc::new(Field::new(
+                    format!("{}[{part}]", args.name),
+                    f.data_type().clone(),
+                    true,
+                ))
+            })
             .collect())
     }
 }
@@ -150,7 +156,13 @@ impl Accumulator for Best {
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.best.iter().flatten().map(|a| a.get_array_memory_size()).sum::<usize>()
+        size_of_val(self)
+            + self
+                .best
+                .iter()
+                .flatten()
+                .map(|a| a.get_array_memory_size())
+                .sum::<usize>()
     }
 
     fn state(&mut self) -> DfResult<Vec<ScalarValue>> {

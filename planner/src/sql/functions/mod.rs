@@ -6,8 +6,8 @@
 pub mod aggregate;
 pub mod arith;
 pub mod array;
-pub mod cast;
 pub mod by_key;
+pub mod cast;
 mod float;
 pub mod json;
 pub mod math;

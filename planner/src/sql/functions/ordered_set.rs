@@ -72,7 +72,9 @@ impl Place {
 
 /// A value between two others.
 pub fn between(low: f64, high: f64, part: f64) -> f64 {
-    low + part * (high - low)
+    let value = low + part * (high - low);
+    // One NaN, whatever infinities it comes from.
+    if value.is_nan() { f64::NAN } else { value }
 }
 
 /// A fraction that may be asked for.
@@ -85,7 +87,10 @@ pub fn checked_fraction(fraction: f64) -> Result<f64, PlanError> {
     }
     let text = super::cast::format_array(&(Arc::new(Float64Array::from(vec![fraction])) as ArrayRef))?;
     let text = text.as_string::<i32>().value(0).to_owned();
-    Err(PlanError::new("22003", format!("percentile value {text} is not between 0 and 1")))
+    Err(PlanError::new(
+        "22003",
+        format!("percentile value {text} is not between 0 and 1"),
+    ))
 }
 
 pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
@@ -133,11 +138,14 @@ impl PgOrderedSet {
         let name = self.kind.name().trim_start_matches("pg_");
         if *t == JSON {
             return Err(external(
-                PlanError::new("42883", "could not identify an ordering operator for type json").hint("Cast it to jsonb."),
+                PlanError::new("42883", "could not identify an ordering operator for type json")
+                    .hint("Cast it to jsonb."),
             ));
         }
         if t.is_nested() {
-            return Err(external(PlanError::unsupported(format!("{name} of arrays is not supported"))));
+            return Err(external(PlanError::unsupported(format!(
+                "{name} of arrays is not supported"
+            ))));
         }
         if self.kind != OrderedSet::Continuous {
             return Ok(if t.is_null() { DataType::Utf8 } else { t.clone() });
@@ -173,9 +181,11 @@ impl AggregateUDFImpl for PgOrderedSet {
     fn coerce_types(&self, t: &[DataType]) -> DfResult<Vec<DataType>> {
         match (self.kind, t) {
             (OrderedSet::Mode, [x, _]) => Ok(vec![self.value_type(x)?, DataType::Boolean]),
-            (OrderedSet::Continuous | OrderedSet::Discrete, [x, fractions, _]) => {
-                Ok(vec![self.value_type(x)?, Self::fractions_type(fractions), DataType::Boolean])
-            }
+            (OrderedSet::Continuous | OrderedSet::Discrete, [x, fractions, _]) => Ok(vec![
+                self.value_type(x)?,
+                Self::fractions_type(fractions),
+                DataType::Boolean,
+            ]),
             (_, other) => Err(external(no_function(self.kind.name(), other))),
         }
     }
@@ -190,7 +200,10 @@ impl AggregateUDFImpl for PgOrderedSet {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        let item = args.expr_fields.first().map_or(DataType::Null, |f| f.data_type().clone());
+        let item = args
+            .expr_fields
+            .first()
+            .map_or(DataType::Null, |f| f.data_type().clone());
         Ok(Box::new(Gathered {
             kind: self.kind,
             item,
@@ -203,7 +216,10 @@ impl AggregateUDFImpl for PgOrderedSet {
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
         let field = |part: &str, t: DataType| Arc::new(Field::new(format!("{}[{part}]", args.name), t, true));
-        let item = args.input_fields.first().map_or(DataType::Null, |f| f.data_type().clone());
+        let item = args
+            .input_fields
+            .first()
+            .map_or(DataType::Null, |f| f.data_type().clone());
         Ok(vec![
             field("values", DataType::new_list(item, true)),
             field("fractions", DataType::new_list(DataType::Float64, true)),
@@ -295,7 +311,11 @@ impl Gathered {
 /// `-0.0` and `0.0` are one value.
 fn one_zero(values: &ArrayRef) -> DfResult<ArrayRef> {
     Ok(match values.data_type() {
-        DataType::Float64 => Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(|v| v + 0.0)),
+        DataType::Float64 => Arc::new(
+            values
+                .as_primitive::<Float64Type>()
+                .unary::<_, Float64Type>(|v| v + 0.0),
+        ),
         DataType::Float32 => Arc::new(
             values
                 .as_primitive::<arrow::datatypes::Float32Type>()
@@ -308,7 +328,9 @@ fn one_zero(values: &ArrayRef) -> DfResult<ArrayRef> {
 fn list_of(values: ArrayRef) -> DfResult<ScalarValue> {
     let item = Arc::new(Field::new_list_field(values.data_type().clone(), true));
     let offsets = OffsetBuffer::from_lengths([values.len()]);
-    Ok(ScalarValue::List(Arc::new(ListArray::try_new(item, offsets, values, None)?)))
+    Ok(ScalarValue::List(Arc::new(ListArray::try_new(
+        item, offsets, values, None,
+    )?)))
 }
 
 impl Accumulator for Gathered {
@@ -316,7 +338,11 @@ impl Accumulator for Gathered {
         match values {
             [_, fractions, descending] => self.note(Some(fractions), Some(descending)),
             [_, descending] => self.note(None, Some(descending)),
-            _ => return Err(external(PlanError::internal("an ordered-set aggregate lacks its arguments"))),
+            _ => {
+                return Err(external(PlanError::internal(
+                    "an ordered-set aggregate lacks its arguments",
+                )));
+            }
         }
         let values = filter(&values[0], &is_not_null(&values[0])?)?;
         if !values.is_empty() {
@@ -362,7 +388,11 @@ impl Accumulator for Gathered {
             Some(fractions) => list_of(Arc::clone(fractions))?,
             None => ScalarValue::try_from(&DataType::new_list(DataType::Float64, true))?,
         };
-        Ok(vec![list_of(all)?, fractions, ScalarValue::Boolean(Some(self.descending))])
+        Ok(vec![
+            list_of(all)?,
+            fractions,
+            ScalarValue::Boolean(Some(self.descending)),
+        ])
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> DfResult<()> {

@@ -124,7 +124,14 @@ pub struct PairMoments {
 
 impl PairMoments {
     /// From exact sums; what is around the means is rounded once.
-    pub fn exact(n: i64, x: FloatTotal<'_>, y: FloatTotal<'_>, xx: FloatTotal<'_>, yy: FloatTotal<'_>, xy: FloatTotal<'_>) -> Self {
+    pub fn exact(
+        n: i64,
+        x: FloatTotal<'_>,
+        y: FloatTotal<'_>,
+        xx: FloatTotal<'_>,
+        yy: FloatTotal<'_>,
+        xy: FloatTotal<'_>,
+    ) -> Self {
         Self {
             n,
             xx: product_moment(n, x, x, xx),
@@ -238,7 +245,9 @@ fn pair(args: &[ArrayRef]) -> Result<ArrayRef, PlanError> {
     let nulls = NullBuffer::union(y.logical_nulls().as_ref(), x.logical_nulls().as_ref());
     let offsets = OffsetBuffer::from_repeated_length(2, y.len());
     let item = Arc::new(Field::new_list_field(DataType::Float64, true));
-    Ok(Arc::new(ListArray::try_new(item, offsets, values, nulls).map_err(internal)?))
+    Ok(Arc::new(
+        ListArray::try_new(item, offsets, values, nulls).map_err(internal)?,
+    ))
 }
 
 pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
@@ -447,11 +456,15 @@ impl Accumulator for SlidingPairs {
     }
 
     fn state(&mut self) -> DfResult<Vec<ScalarValue>> {
-        Err(external(PlanError::internal("a window's aggregate has no partial state")))
+        Err(external(PlanError::internal(
+            "a window's aggregate has no partial state",
+        )))
     }
 
     fn merge_batch(&mut self, _: &[ArrayRef]) -> DfResult<()> {
-        Err(external(PlanError::internal("a window's aggregate has no partial state")))
+        Err(external(PlanError::internal(
+            "a window's aggregate has no partial state",
+        )))
     }
 }
 
@@ -512,7 +525,9 @@ impl Accumulator for DistinctPairs {
         let list = |column: ArrayRef| {
             let item = Arc::new(Field::new_list_field(DataType::Float64, true));
             let offsets = OffsetBuffer::from_lengths([column.len()]);
-            Ok(ScalarValue::List(Arc::new(ListArray::try_new(item, offsets, column, None)?)))
+            Ok(ScalarValue::List(Arc::new(ListArray::try_new(
+                item, offsets, column, None,
+            )?)))
         };
         self.columns()?.into_iter().map(list).collect()
     }

@@ -297,7 +297,11 @@ fn constant_fractions(expr: &Expr) -> Option<Result<String>> {
                 let value = ScalarValue::try_from_array(&items, i);
                 text(&value.map_err(|e| PlanError::internal(e.to_string()))?)
             });
-            Some(parts.collect::<Result<Vec<_>>>().map(|parts| format!("{{{}}}", parts.join(","))))
+            Some(
+                parts
+                    .collect::<Result<Vec<_>>>()
+                    .map(|parts| format!("{{{}}}", parts.join(","))),
+            )
         }
         Expr::Literal(value, _) => Some(text(value)),
         Expr::Alias(alias) => constant_fractions(&alias.expr),

@@ -200,8 +200,7 @@ impl<K: ValueKey> OrderedSet<K> {
         let fractions = self.wanted.fractions.as_ref().unwrap_or(&no_fractions);
         let mut found = self.found.borrow_mut();
         let n = slots.len() * fractions.len();
-        let (mut first, mut second, mut parts) =
-            (Vec::with_capacity(n), Vec::with_capacity(n), Vec::with_capacity(n));
+        let (mut first, mut second, mut parts) = (Vec::with_capacity(n), Vec::with_capacity(n), Vec::with_capacity(n));
         for &slot in slots {
             let cursors = &mut found[slot as usize].cursors;
             cursors.resize(fractions.len(), None);
@@ -222,17 +221,19 @@ impl<K: ValueKey> OrderedSet<K> {
             };
             let (first, second) = (floats(&first)?, floats(&second)?);
             let pairs = first.iter().zip(second.iter()).zip(parts);
-            let values = pairs.map(|((a, b), part)| {
-                a.zip(b)
-                    .map(|(a, b)| if part == 0.0 { a } else { between(a, b, part) })
-            });
+            let values =
+                pairs.map(|((a, b), part)| a.zip(b).map(|(a, b)| if part == 0.0 { a } else { between(a, b, part) }));
             Arc::new(values.collect::<Float64Array>()) as ArrayRef
         } else {
             K::build(codec, first)?
         };
         if !self.wanted.list {
             let nothing = self.wanted.fractions.is_none();
-            return if nothing { K::build(codec, vec![None; slots.len()]) } else { Ok(values) };
+            return if nothing {
+                K::build(codec, vec![None; slots.len()])
+            } else {
+                Ok(values)
+            };
         }
         let present = slots
             .iter()
