@@ -43,6 +43,7 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
     all.extend(super::spread::functions());
     all.extend(super::regression::functions());
     all.extend(super::ordered_set::functions());
+    all.extend(super::bits::functions());
     all.extend(super::by_key::functions());
     all
 }

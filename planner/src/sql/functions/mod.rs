@@ -6,6 +6,7 @@
 pub mod aggregate;
 pub mod arith;
 pub mod array;
+mod bits;
 pub mod by_key;
 pub mod cast;
 mod float;
