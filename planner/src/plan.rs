@@ -19,6 +19,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 
+use crate::sql::functions::regression::Regression;
 use crate::sql::functions::spread::Spread;
 
 /// Version of the serialised form; readers accept this and the one before.
@@ -363,10 +364,10 @@ pub struct AggCall {
     pub filter: Option<usize>,
     /// Only distinct argument values count.
     pub distinct: bool,
-    /// ORDER BY inside the call; kept only where it matters.
+    /// ORDER BY inside the call, the key of `min_by`, the direction of a percentile; kept only where it matters.
     pub order_by: Vec<SortKey>,
-    /// The delimiter of `string_agg`.
-    pub delimiter: String,
+    /// The constant argument: `string_agg`'s delimiter, a percentile's fraction or array of fractions, as text.
+    pub constant: String,
 }
 
 impl AggCall {
@@ -378,7 +379,7 @@ impl AggCall {
             filter: None,
             distinct: false,
             order_by: Vec::new(),
-            delimiter: String::new(),
+            constant: String::new(),
         }
     }
 }
@@ -406,6 +407,22 @@ pub enum AggFunc {
     ArrayAgg,
     /// `variance(x)`, `stddev(x)` and their kin: integers and decimals → numeric, floats → float8.
     Spread(Spread),
+    /// `bit_and(x)`.
+    BitAnd,
+    /// `bit_or(x)`.
+    BitOr,
+    /// `bit_xor(x)`.
+    BitXor,
+    /// `corr`, `covar_*`, `regr_*` of a pair.
+    Regression(Regression),
+    /// `percentile_cont`.
+    PercentileCont,
+    /// `percentile_disc`.
+    PercentileDisc,
+    /// `mode()`.
+    Mode,
+    /// The value with the first key in order: `min_by`, `max_by`.
+    ByKey,
 }
 
 /// Join kinds. `Right` is planned as `Left` with swapped inputs and a Map.

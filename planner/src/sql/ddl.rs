@@ -177,6 +177,7 @@ impl Binder {
             return Err(PlanError::new("22023", format!("unrecognized parameter \"{k}\"")));
         }
         let (plan, bound) = self.stream_plan(&v.query, &v.columns, text)?;
+        let notice = nested_loop_notice(&plan);
         let def = MaterializedViewDef {
             sql: v.query.text.clone(),
             schema: Arc::clone(&plan.root.schema),
@@ -185,8 +186,9 @@ impl Binder {
         };
         let kind = ObjectKind::MaterializedView(Box::new(def));
         let mut statement = Self::create(&new, kind, Some(bound), text, v.if_not_exists);
-        if let Statement::Create { no_data, .. } = &mut statement {
+        if let Statement::Create { no_data, notices, .. } = &mut statement {
             *no_data = v.no_data;
+            notices.extend(notice);
         }
         Ok(statement)
     }
@@ -215,9 +217,14 @@ impl Binder {
         let connector = sinks::check_options(&s.options)?;
         let query = self.sink_query(&s.input)?;
         let (plan, bound) = self.stream_plan(&query, &[], text)?;
+        let notice = nested_loop_notice(&plan);
         let def = sinks::define(s, connector, query.text, plan)?;
         let kind = ObjectKind::Sink(Box::new(def));
-        Ok(Self::create(&new, kind, Some(bound), text, s.if_not_exists))
+        let mut statement = Self::create(&new, kind, Some(bound), text, s.if_not_exists);
+        if let Statement::Create { notices, .. } = &mut statement {
+            notices.extend(notice);
+        }
+        Ok(statement)
     }
 
     /// What a sink reads, as a query.
@@ -234,6 +241,17 @@ impl Binder {
             }
         }
     }
+}
+
+/// What a view with joins that compare all rows costs.
+fn nested_loop_notice(plan: &StreamPlan) -> Option<(&'static str, String)> {
+    let what = match crate::stream::nested_loops(plan) {
+        0 => return None,
+        1 => "a join without an equality condition compares".to_owned(),
+        n => format!("{n} joins without an equality condition compare"),
+    };
+    let text = format!("{what} every changed row of one side with all rows of the other, at one task and in memory");
+    Some(("00000", text))
 }
 
 /// 42P07.

@@ -352,18 +352,7 @@ fn has_aggregate(i: &SelectItem) -> bool {
             match e {
                 ast::Expr::Function(f) => {
                     let name = f.name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
-                    let aggregate = [
-                        "count",
-                        "sum",
-                        "avg",
-                        "min",
-                        "max",
-                        "string_agg",
-                        "array_agg",
-                        "bool_and",
-                        "bool_or",
-                    ];
-                    if f.over.is_some() || aggregate.contains(&name.as_str()) {
+                    if f.over.is_some() || super::aggregates::is_aggregate(&name) {
                         return ControlFlow::Break(());
                     }
                     ControlFlow::Continue(())

@@ -8,6 +8,7 @@
 //!   text ─ parse, ext ─▶ syntax tree ─ rewrite (names, literals, marks) ─▶ DataFusion's SQL planner ─ typing, operators, calls ─▶ plan
 //! ```
 
+mod aggregates;
 mod alter;
 pub mod array_text;
 mod assign;

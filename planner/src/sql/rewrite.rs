@@ -410,6 +410,10 @@ impl Rewriter {
             }));
             return Ok(());
         }
+        if let Some(other) = super::aggregates::rewrite(f, &name)? {
+            *e = other;
+            return self.before(e);
+        }
         if matches!(name.as_str(), "array_agg" | "string_agg") {
             super::subscripts::order_distinct(f);
         }

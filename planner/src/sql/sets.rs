@@ -303,17 +303,6 @@ pub(super) fn select(s: &mut Select) -> Result<()> {
 
 /// Does an expression call an aggregate, outside of subqueries?
 fn aggregates(e: &Expr) -> bool {
-    const NAMES: [&str; 9] = [
-        "array_agg",
-        "string_agg",
-        "count",
-        "sum",
-        "avg",
-        "min",
-        "max",
-        "bool_and",
-        "bool_or",
-    ];
     struct Calls(usize);
     impl Visitor for Calls {
         type Break = ();
@@ -328,7 +317,7 @@ fn aggregates(e: &Expr) -> bool {
         fn pre_visit_expr(&mut self, e: &Expr) -> ControlFlow<()> {
             match e {
                 Expr::Function(f) if self.0 == 0 && f.over.is_none() => match object_name(&f.name) {
-                    Ok((_, name)) if NAMES.contains(&name.as_str()) => ControlFlow::Break(()),
+                    Ok((_, name)) if super::aggregates::is_aggregate(&name) => ControlFlow::Break(()),
                     _ => ControlFlow::Continue(()),
                 },
                 _ => ControlFlow::Continue(()),

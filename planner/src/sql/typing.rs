@@ -479,7 +479,18 @@ fn in_compared(x: &Typed, items: Vec<Typed>, negated: bool) -> DfResult<Expr> {
 pub(super) fn is_syntax(name: &str) -> bool {
     matches!(
         name,
-        "pg_extract" | "pg_neg" | "pg_array" | "pg_subscript" | "pg_slice" | "pg_any" | "pg_all"
+        "pg_extract"
+            | "pg_neg"
+            | "pg_array"
+            | "pg_subscript"
+            | "pg_slice"
+            | "pg_any"
+            | "pg_all"
+            | "pg_json_list"
+            | "pg_jsonb_list"
+            | "pg_json_member"
+            | "pg_json_members"
+            | "pg_jsonb_members"
     ) || super::functions::sets::is_set_function(name)
 }
 

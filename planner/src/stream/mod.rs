@@ -37,7 +37,7 @@ pub use fragment::fragment;
 pub use ingest::plan_ingest;
 
 use crate::catalog::Catalog;
-use crate::plan::{PLAN_VERSION, StreamPlan};
+use crate::plan::{PLAN_VERSION, StreamNode, StreamOp, StreamPlan};
 use crate::{PlanError, Result};
 
 /// Plans a materialized view. `plan` is bound and unoptimised, with plain views expanded and [`crate::sql::CatalogTable`] sources; `schema`
@@ -64,6 +64,21 @@ pub fn plan_view(plan: LogicalPlan, schema: &SchemaRef, catalog: &Catalog) -> Re
         version: PLAN_VERSION,
         root: place::place(rel)?,
     })
+}
+
+/// Rows of a side by its form up to which a join without keys is cheap.
+const FEW_ROWS: u64 = 1000;
+
+/// How many joins of a plan compare all rows of one side with all rows of the other, neither of them few by its form.
+pub fn nested_loops(plan: &StreamPlan) -> usize {
+    let few = |node: &StreamNode| node.props.row_bound.is_some_and(|b| b <= FEW_ROWS);
+    let mut n = 0;
+    plan.root.visit(&mut |node| {
+        if let StreamOp::Join { left_keys, .. } = &node.op {
+            n += usize::from(left_keys.is_empty() && !node.inputs.iter().any(few));
+        }
+    });
+    n
 }
 
 fn lowered(plan: LogicalPlan, catalog: &Catalog) -> Result<rel::Rel> {

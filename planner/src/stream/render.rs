@@ -64,10 +64,21 @@ pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> Strin
         AggFunc::StringAgg => "string_agg",
         AggFunc::ArrayAgg => "array_agg",
         AggFunc::Spread(kind) => kind.name(),
+        AggFunc::BitAnd => "bit_and",
+        AggFunc::BitOr => "bit_or",
+        AggFunc::BitXor => "bit_xor",
+        AggFunc::Regression(kind) => kind.name(),
+        AggFunc::PercentileCont => "percentile_cont",
+        AggFunc::PercentileDisc => "percentile_disc",
+        AggFunc::Mode => "mode",
+        AggFunc::ByKey => "first_by",
     };
     let mut arg = call.arg.map_or("*".to_string(), &name);
-    if call.func == AggFunc::StringAgg {
-        arg.push_str(&format!(", '{}'", call.delimiter.replace('\'', "''")));
+    if matches!(
+        call.func,
+        AggFunc::StringAgg | AggFunc::PercentileCont | AggFunc::PercentileDisc
+    ) {
+        arg.push_str(&format!(", '{}'", call.constant.replace('\'', "''")));
     }
     if !call.order_by.is_empty() {
         let keys = call.order_by.iter().map(|k| {

@@ -68,6 +68,18 @@ fn golden(name: &str) {
 }
 
 #[test]
+fn joins_of_all_rows_are_counted() {
+    let loops = |sql: &str| nested_loops(&view(sql, &catalog()).unwrap());
+    assert_eq!(loops("SELECT t.id, u.f FROM t JOIN u ON t.b < u.b"), 1);
+    assert_eq!(loops("SELECT t.id FROM t, u, (SELECT max(b) AS m FROM u) AS x"), 1);
+    assert_eq!(
+        loops("SELECT t.id FROM t CROSS JOIN (SELECT f FROM u ORDER BY f LIMIT 10) AS x"),
+        0
+    );
+    assert_eq!(loops("SELECT t.id FROM t JOIN u ON t.id = u.t_id AND t.b < u.b"), 0);
+}
+
+#[test]
 fn goldens_basic() {
     golden("basic");
 }

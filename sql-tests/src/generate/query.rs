@@ -316,7 +316,7 @@ impl<'a> QueryGen<'a> {
         };
         let ordered = !matches!(column.ty, Type::Bool);
         let numeric = matches!(column.ty, Type::Int | Type::Float | Type::Num);
-        let (call, ty) = match self.rng.random_range(0..6) {
+        let (call, ty) = match self.rng.random_range(0..8) {
             _ if first && matches!(op, Op::MinMax | Op::Global) && ordered => self.min_max(&column),
             0 if distinct.is_empty() => ("count(*)".to_string(), Type::Big),
             1 if ordered => self.min_max(&column),
@@ -330,6 +330,18 @@ impl<'a> QueryGen<'a> {
                 format!("round(avg({distinct}{}), 2)::numeric(12,2)", column.name),
                 Type::Num,
             ),
+            6 if column.ty == Type::Int => {
+                let func = ["bit_and", "bit_or", "bit_xor"][self.rng.random_range(0..3)];
+                (format!("{func}({distinct}{})", column.name), Type::Int)
+            }
+            6 | 7 if ordered && distinct.is_empty() => {
+                let func = ["percentile_disc(0.5)", "percentile_disc(0.9)", "mode()"][self.rng.random_range(0..3)];
+                let desc = ["", " DESC"][self.rng.random_range(0..2)];
+                (
+                    format!("{func} WITHIN GROUP (ORDER BY {}{desc})", column.name),
+                    column.ty,
+                )
+            }
             _ => (format!("count({distinct}{})", column.name), Type::Big),
         };
         if call.starts_with("round")
@@ -393,6 +405,8 @@ impl<'a> QueryGen<'a> {
         let mut columns = lc.clone();
         columns.extend(rc.iter().cloned());
         let on = match self.key(&lc, &rc) {
+            // PostgreSQL has no full join without an equality.
+            Some(key) if op != Op::Full && self.rng.random_bool(0.1) => key.replace(" = ", " < "),
             Some(key) => key,
             None => return self.instead_of(op, depth),
         };
@@ -424,7 +438,10 @@ impl<'a> QueryGen<'a> {
         };
         let test = match op {
             Op::Semi if self.rng.random_bool(0.5) => format!("{outer} IN (SELECT {inner} FROM {sub} WHERE {more}true)"),
-            Op::Semi => format!("EXISTS (SELECT 1 FROM {sub} WHERE {more}{outer} = {inner})"),
+            Op::Semi => {
+                let compare = if self.rng.random_bool(0.15) { "<" } else { "=" };
+                format!("EXISTS (SELECT 1 FROM {sub} WHERE {more}{outer} {compare} {inner})")
+            }
             Op::NotIn => format!("{outer} NOT IN (SELECT {inner} FROM {sub} WHERE {more}{inner} IS NOT NULL)"),
             _ => format!("NOT EXISTS (SELECT 1 FROM {sub} WHERE {more}{outer} = {inner})"),
         };

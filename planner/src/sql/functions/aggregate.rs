@@ -41,6 +41,10 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
         Arc::new(AggregateUDF::new_from_impl(PgAvg::new())),
     ];
     all.extend(super::spread::functions());
+    all.extend(super::regression::functions());
+    all.extend(super::ordered_set::functions());
+    all.extend(super::bits::functions());
+    all.extend(super::by_key::functions());
     all
 }
 

@@ -83,6 +83,11 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new("jsonb_build_array", |_, _| Ok(JSONB), build_array).or_nullary(),
         PgFunction::new("json_build_object", |t, _| pairs("json", t, JSON), build_object).or_nullary(),
         PgFunction::new("jsonb_build_object", |t, _| pairs("jsonb", t, JSONB), build_object).or_nullary(),
+        PgFunction::new("pg_json_list", |_, _| Ok(JSON), list_of),
+        PgFunction::new("pg_jsonb_list", |_, _| Ok(JSONB), list_of),
+        PgFunction::new("pg_json_member", text_type, |a, _| member(a)),
+        PgFunction::new("pg_json_members", |_, _| Ok(JSON), members),
+        PgFunction::new("pg_jsonb_members", |_, _| Ok(JSONB), members),
     ]);
     all
 }
@@ -547,4 +552,61 @@ fn build_object(a: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
         Ok(Some(out))
     };
     finish((0..n).map(text), target)
+}
+
+/// The elements of an aggregate's array as one document each: `json_agg`.
+fn list_of(a: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
+    let lists = lists_of(a)?;
+    let text = |list: Option<ArrayRef>| {
+        let Some(list) = list else { return Ok(None) };
+        let texts = json_texts(&list)?;
+        let items: Vec<&str> = texts.iter().map(|t| t.as_deref().unwrap_or("null")).collect();
+        Ok(Some(format!("[{}]", items.join(", "))))
+    };
+    finish(lists.iter().map(text), target)
+}
+
+/// `"key" : value` of `json_object_agg`.
+fn member(a: &[ArrayRef]) -> Result<ArrayRef> {
+    let [key, value] = a else {
+        return Err(PlanError::internal("a member of other than a key and a value"));
+    };
+    let t = key.data_type();
+    if t.is_nested() || t == &JSON || t == &JSONB {
+        return Err(PlanError::new(
+            "22023",
+            "key value must be scalar, not array, composite, or json",
+        ));
+    }
+    let keys = super::cast::format_array(key)?;
+    let values = json_texts(value)?;
+    let text = |(key, value): (Option<&str>, &Option<String>)| {
+        let key = key.ok_or_else(|| PlanError::new("22023", "field name must not be null"))?;
+        let mut out = String::new();
+        json::put_quoted(key, &mut out);
+        out.push_str(" : ");
+        out.push_str(value.as_deref().unwrap_or("null"));
+        Ok(Some(out))
+    };
+    let texts = keys.as_string::<i32>().iter().zip(&values).map(text);
+    Ok(Arc::new(texts.collect::<Result<StringArray>>()?))
+}
+
+/// An object of the members that an aggregate has gathered; in a view those that could not be made are NULL.
+fn members(a: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
+    let lists = lists_of(a)?;
+    let text = |list: Option<ArrayRef>| {
+        let items = list.map(|list| {
+            let members: Vec<&str> = list.as_string::<i32>().iter().flatten().collect();
+            format!("{{ {} }}", members.join(", "))
+        });
+        Ok(items)
+    };
+    finish(lists.iter().map(text), target)
+}
+
+fn lists_of(a: &[ArrayRef]) -> Result<&arrow::array::ListArray> {
+    a.first()
+        .and_then(|a| a.as_list_opt::<i32>())
+        .ok_or_else(|| PlanError::internal("an aggregate's values are no array"))
 }

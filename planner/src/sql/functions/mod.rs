@@ -6,10 +6,14 @@
 pub mod aggregate;
 pub mod arith;
 pub mod array;
+mod bits;
+pub mod by_key;
 pub mod cast;
 mod float;
 pub mod json;
 pub mod math;
+pub mod ordered_set;
+pub mod regression;
 pub mod sets;
 mod sliding;
 pub mod spread;
@@ -150,6 +154,7 @@ static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     all.extend(float::functions());
     all.extend(json::functions());
     all.extend(math::functions());
+    all.extend(regression::scalars());
     all.extend(sets::functions());
     all.extend(string::functions());
     all.extend(time::functions());
@@ -177,7 +182,7 @@ pub(super) fn scalar(name: &str) -> Option<Arc<ScalarUDF>> {
 ///
 /// # Errors
 /// XX000 if there is none of that name.
-pub(super) fn call(name: &str, args: Vec<datafusion::logical_expr::Expr>) -> DfResult<datafusion::logical_expr::Expr> {
+pub(crate) fn call(name: &str, args: Vec<datafusion::logical_expr::Expr>) -> DfResult<datafusion::logical_expr::Expr> {
     let f = scalar(name).ok_or_else(|| external(PlanError::internal(format!("function {name} is not registered"))))?;
     Ok(f.call(args))
 }

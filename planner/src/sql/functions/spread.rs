@@ -396,6 +396,24 @@ pub fn float(spread: Spread, count: i64, sum: FloatTotal<'_>, squares: FloatTota
     Some(if spread.is_root() { variance.sqrt() } else { variance })
 }
 
+/// `Σab − Σa·Σb/N`, rounded once: what covariance and regression are made of. All values are finite.
+pub(super) fn product_moment(count: i64, a: FloatTotal<'_>, b: FloatTotal<'_>, products: FloatTotal<'_>) -> f64 {
+    if count < 1 {
+        return 0.0;
+    }
+    let n = BigInt::from(count);
+    let ((a, a_exponent), (b, b_exponent), (products, products_exponent)) = (a.big(), b.big(), products.big());
+    let (sums, sums_exponent) = (a * b, a_exponent + b_exponent);
+    let exponent = sums_exponent.min(products_exponent);
+    let shifted = |v: BigInt, from: i64| v << usize::try_from(from - exponent).unwrap_or(0);
+    let numerator = shifted(&n * products, products_exponent) - shifted(sums, sums_exponent);
+    let size = match numerator.sign() {
+        Sign::NoSign => return 0.0,
+        _ => ratio(numerator.magnitude(), n.magnitude(), exponent),
+    };
+    if numerator.sign() == Sign::Minus { -size } else { size }
+}
+
 /// `numerator / denominator · 2^exponent`, rounded.
 fn ratio(numerator: &BigUint, denominator: &BigUint, exponent: i64) -> f64 {
     // At least 64 bits of quotient, the lowest of which also stands for the rest.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::Array;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::expr::AggregateFunction;
@@ -12,6 +13,8 @@ use datafusion::physical_expr::expressions::CastExpr;
 use super::grouping::grouping_sets;
 use super::{Lowering, compile, compile_all, field_of, name_of, place_of, project, unsupported};
 use crate::plan::{AggCall, AggFunc, SortKey};
+use crate::sql::functions::ordered_set::checked_fraction;
+use crate::sql::functions::regression::Regression;
 use crate::sql::functions::spread::Spread;
 use crate::stream::rel::{Phys, Rel, as_column, literal, plain_columns};
 use crate::stream::render;
@@ -131,7 +134,8 @@ pub(super) fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> R
         return Err(PlanError::internal(format!("{} is not an aggregate", name_of(expr))));
     };
     let text = || name_of(expr);
-    let func = match func.name() {
+    let udf_name = func.name();
+    let func = match udf_name {
         "count" => AggFunc::Count,
         "sum" => AggFunc::Sum,
         "avg" => AggFunc::Avg,
@@ -145,21 +149,56 @@ pub(super) fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> R
         "var_pop" => AggFunc::Spread(Spread::VarPop),
         "stddev" => AggFunc::Spread(Spread::StddevSamp),
         "stddev_pop" => AggFunc::Spread(Spread::StddevPop),
-        _ => {
-            return Err(unsupported(&format!("aggregate {}", text())).hint(
-                "count, sum, avg, min, max, bool_and, bool_or, string_agg, array_agg, stddev, variance and their kin are supported, with \
-                 DISTINCT and FILTER.",
-            ));
-        }
+        "bit_and" => AggFunc::BitAnd,
+        "bit_or" => AggFunc::BitOr,
+        "bit_xor" => AggFunc::BitXor,
+        "pg_percentile_cont" => AggFunc::PercentileCont,
+        "pg_percentile_disc" => AggFunc::PercentileDisc,
+        "pg_mode" => AggFunc::Mode,
+        "min_by" | "max_by" => AggFunc::ByKey,
+        name => match Regression::of(name) {
+            Some(kind) => AggFunc::Regression(kind),
+            None => {
+                return Err(unsupported(&format!("aggregate {}", text()))
+                    .hint("PostgreSQL's aggregates are supported, with DISTINCT and FILTER; others can often be written with them."));
+            }
+        },
     };
     if params.null_treatment.is_some() {
         return Err(unsupported(&format!("IGNORE NULLS or RESPECT NULLS in {}", text())));
     }
-    let mut delimiter = String::new();
+    let mut constant = String::new();
+    let mut order_by = Vec::new();
+    let pair;
     let arg = match params.args.as_slice() {
+        [y, x] if matches!(func, AggFunc::Regression(_)) => {
+            let made = crate::sql::functions::call("pg_pair", vec![y.clone(), x.clone()]);
+            pair = made.map_err(|e| PlanError::internal(e.to_string()))?;
+            &pair
+        }
+        [value, key] if func == AggFunc::ByKey => {
+            order_by.push(SortKey {
+                column: place_of(columns, &compile(key, schema)?),
+                desc: udf_name == "max_by",
+                nulls_first: false,
+            });
+            value
+        }
+        [value, fractions, descending] if matches!(func, AggFunc::PercentileCont | AggFunc::PercentileDisc) => {
+            constant = constant_fractions(fractions).ok_or_else(|| {
+                unsupported(&format!("{} with a fraction that is not a constant", text()))
+                    .hint("Give the fraction, or the array of fractions, as constants.")
+            })??;
+            order_by.push(direction(place_of(columns, &compile(value, schema)?), descending)?);
+            value
+        }
+        [value, descending] if func == AggFunc::Mode => {
+            order_by.push(direction(place_of(columns, &compile(value, schema)?), descending)?);
+            value
+        }
         [one] => one,
         [one, separator] if func == AggFunc::StringAgg => {
-            delimiter = constant_text(separator).ok_or_else(|| {
+            constant = constant_text(separator).ok_or_else(|| {
                 unsupported(&format!("{} with a delimiter that is not a constant text", text()))
                     .hint("Write string_agg(x, ', ').")
             })?;
@@ -188,9 +227,17 @@ pub(super) fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> R
         None => None,
     };
     // A minimum is the same over distinct values, and cheaper over all.
-    let same = matches!(func, AggFunc::Min | AggFunc::Max | AggFunc::BoolAnd | AggFunc::BoolOr);
+    let same = matches!(
+        func,
+        AggFunc::Min
+            | AggFunc::Max
+            | AggFunc::BoolAnd
+            | AggFunc::BoolOr
+            | AggFunc::BitAnd
+            | AggFunc::BitOr
+            | AggFunc::ByKey
+    );
     let distinct = params.distinct && !same;
-    let mut order_by = Vec::new();
     if matches!(func, AggFunc::StringAgg | AggFunc::ArrayAgg) {
         for sort in &params.order_by {
             let column = place_of(columns, &compile(&sort.expr, schema)?);
@@ -210,7 +257,7 @@ pub(super) fn call(expr: &Expr, schema: &DFSchema, columns: &mut Vec<Phys>) -> R
         filter,
         distinct,
         order_by,
-        delimiter,
+        constant,
     })
 }
 
@@ -220,6 +267,46 @@ fn order_of_distinct(call: &str) -> PlanError {
         "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
     )
     .detail(call.to_owned())
+}
+
+/// Which end an ordered-set aggregate begins at, from the constant that says whether it is the greatest value.
+fn direction(column: usize, descending: &Expr) -> Result<SortKey> {
+    let Expr::Literal(ScalarValue::Boolean(Some(desc)), _) = descending else {
+        return Err(PlanError::internal("the order of an aggregate is not a constant"));
+    };
+    Ok(SortKey {
+        column,
+        desc: *desc,
+        nulls_first: false,
+    })
+}
+
+/// A percentile's fraction, or fractions in braces; `None`: it is not constant.
+fn constant_fractions(expr: &Expr) -> Option<Result<String>> {
+    let text = |v: &ScalarValue| match v {
+        ScalarValue::Float64(Some(fraction)) => checked_fraction(*fraction).map(|f| f.to_string()),
+        _ => Ok("NULL".to_owned()),
+    };
+    match expr {
+        Expr::Literal(ScalarValue::List(list), _) => {
+            if list.is_null(0) {
+                return Some(Ok("NULL".to_owned()));
+            }
+            let items = list.value(0);
+            let parts = (0..items.len()).map(|i| {
+                let value = ScalarValue::try_from_array(&items, i);
+                text(&value.map_err(|e| PlanError::internal(e.to_string()))?)
+            });
+            Some(
+                parts
+                    .collect::<Result<Vec<_>>>()
+                    .map(|parts| format!("{{{}}}", parts.join(","))),
+            )
+        }
+        Expr::Literal(value, _) => Some(text(value)),
+        Expr::Alias(alias) => constant_fractions(&alias.expr),
+        _ => None,
+    }
 }
 
 /// The text of a literal, below casts and aliases.

@@ -7,7 +7,8 @@
 //!   A mark B on keys and a condition    →  (A ⋉ B, true) ∪ (A ▷ B, false)
 //! ```
 //!
-//! A join without keys is refused unless one side is bounded by few rows: every change of that side touches every row of the other.
+//! A join without keys stands at one task and compares every changed row of a side with all rows of the other; whoever creates a view
+//! with one is told, unless a side has few rows by its form ([`crate::stream::nested_loops`]).
 
 use std::sync::Arc;
 
@@ -20,9 +21,6 @@ use super::{Lowering, compile, name_of, unite, unsupported, with_columns};
 use crate::plan::{AggCall, AggFunc, JoinKind};
 use crate::stream::rel::{JoinOp, Phys, Rel, binary, column, is_not_null, literal, rewrite_columns};
 use crate::{PlanError, Result};
-
-/// Rows that one side of a join without keys may have at most.
-const CROSS_ROWS_MAX: u64 = 1000;
 
 /// A join before its kind is resolved: keys are expressions over each side, the filter is over left then right columns.
 struct Inputs {
@@ -238,10 +236,6 @@ impl Inputs {
     /// The operator itself; computed keys are appended to the inputs' columns first.
     fn operator(self, kind: JoinKind) -> Result<Rel> {
         let l = self.left.width();
-        let few = |rel: &Rel| rel.props.row_bound.is_some_and(|b| b <= CROSS_ROWS_MAX);
-        if self.left_keys.is_empty() && !(few(&self.left) || few(&self.right)) {
-            return Err(self.refused());
-        }
         let (left, left_keys) = with_columns(self.left.widened(), &self.left_keys)?;
         let (right, right_keys) = with_columns(self.right.widened(), &self.right_keys)?;
         for (&lk, &rk) in left_keys.iter().zip(&right_keys) {
@@ -278,18 +272,6 @@ impl Inputs {
                 filter,
             },
         ))
-    }
-
-    fn refused(&self) -> PlanError {
-        let hint = format!(
-            "Join on an equality of columns, or reduce one side to at most {CROSS_ROWS_MAX} rows with an aggregate or LIMIT."
-        );
-        let what = if self.filter.is_some() {
-            "join without an equality condition"
-        } else {
-            "cross join"
-        };
-        unsupported(&format!("{what} ({})", self.text)).hint(hint)
     }
 }
 

@@ -240,6 +240,10 @@ fn function_of(function: &WindowFunction, expr: &Expr, window: &Window, columns:
             let call =
                 AggregateFunction::new_udf(Arc::clone(udf), params.args.clone(), false, filter, Vec::new(), None);
             let call = aggregate::call(&Expr::AggregateFunction(call), schema, columns)?;
+            if call.func == AggFunc::ByKey {
+                return Err(unsupported(&format!("{} as a window function", name_of(expr)))
+                    .hint("Use first_value(x) OVER (… ORDER BY k)."));
+            }
             return Ok(WindowFunc::Aggregate(call));
         }
         WindowFunctionDefinition::WindowUDF(udf) => udf,

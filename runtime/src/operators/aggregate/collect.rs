@@ -25,12 +25,23 @@ use crate::{Result, RuntimeError};
 /// A text may not be longer, as in PostgreSQL.
 const BYTES_MAX: usize = 1 << 30;
 
-/// A computed column: ORDER BY's columns and the value, encoded so that the bytes sort as ORDER BY says; NULL where the value is, unless
-/// NULLs are kept.
+/// Which rows do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nulls {
+    /// All count.
+    Kept,
+    /// Those without a value.
+    OfValue,
+    /// Those whose first key is NULL.
+    OfKey,
+}
+
+/// A computed column: ORDER BY's columns and the value, encoded so that the bytes sort as ORDER BY says; NULL where the row does not
+/// count.
 pub struct SortColumn {
     order_by: Vec<SortKey>,
     value: usize,
-    keep_nulls: bool,
+    nulls: Nulls,
     converter: RowConverter,
 }
 
@@ -39,12 +50,12 @@ impl SortColumn {
     ///
     /// # Errors
     /// A type cannot be ordered.
-    pub fn new(order_by: &[SortKey], value: usize, keep_nulls: bool, input: &Schema) -> Result<Self> {
+    pub fn new(order_by: &[SortKey], value: usize, nulls: Nulls, input: &Schema) -> Result<Self> {
         Ok(Self {
             converter: converter(order_by, value, input)?,
             order_by: order_by.to_vec(),
             value,
-            keep_nulls,
+            nulls,
         })
     }
 
@@ -56,10 +67,15 @@ impl SortColumn {
         let value = batch.column(self.value);
         let mut columns: Vec<ArrayRef> = self.order_by.iter().map(|k| sortable(batch.column(k.column))).collect();
         columns.push(Arc::clone(value));
+        let nulls = match self.nulls {
+            Nulls::Kept => None,
+            Nulls::OfValue => value.logical_nulls(),
+            Nulls::OfKey => columns.first().and_then(|key| key.logical_nulls()),
+        };
         let rows = self.converter.convert_columns(&columns)?;
         let mut out = BinaryBuilder::with_capacity(rows.num_rows(), rows.size());
         for (i, row) in rows.iter().enumerate() {
-            if value.is_null(i) && !self.keep_nulls {
+            if nulls.as_ref().is_some_and(|n| n.is_null(i)) {
                 out.append_null();
             } else {
                 out.append_value(row.data());
@@ -69,7 +85,7 @@ impl SortColumn {
     }
 }
 
-fn converter(order_by: &[SortKey], value: usize, input: &Schema) -> Result<RowConverter> {
+pub(super) fn converter(order_by: &[SortKey], value: usize, input: &Schema) -> Result<RowConverter> {
     let data_type = |c: usize| match input.fields().get(c) {
         Some(field) => Ok(field.data_type().clone()),
         None => Err(RuntimeError::internal("ORDER BY of an aggregate refers to no column")),

@@ -32,8 +32,11 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use levee_planner::plan::{AggCall, AggFunc};
 
 use self::accumulator::{Accumulator, Count, Failures, Rows};
-use self::collect::{ArrayAgg, SortColumn, StringAgg};
+use self::bits::{BitOperation, Bits};
+use self::by_key::ByKey;
+use self::collect::{ArrayAgg, Nulls, SortColumn, StringAgg};
 use self::logical::Logical;
+use self::regression::Pairs;
 use super::codec::{self, Reader};
 use super::cold::{COLD_ROWS, Cold, Evicted, Pieces, Residency};
 use super::columns::nullable;
@@ -44,12 +47,16 @@ use super::{Barrier, Operator, OperatorContext, Output, Progress, StateWriter, S
 use crate::{Delta, Result, RuntimeError};
 
 pub mod accumulator;
+mod bits;
+mod by_key;
 mod collect;
 mod distinct;
 mod entries;
 pub mod float_sum;
 mod logical;
 mod minmax;
+mod ordered_set;
+mod regression;
 mod residency;
 mod spread;
 mod sum;
@@ -139,9 +146,13 @@ impl Aggregate {
         for (call, field) in calls.iter().zip(&schema.fields()[group_by.len()..]) {
             let argument = call.arg.map(column).transpose()?;
             let arg = match call.arg {
-                Some(value) if !call.order_by.is_empty() || call.func == AggFunc::ArrayAgg => {
-                    let keep_nulls = call.func == AggFunc::ArrayAgg;
-                    sort_columns.push(SortColumn::new(&call.order_by, value, keep_nulls, input)?);
+                Some(value) if reads_sort_column(call) => {
+                    let nulls = match call.func {
+                        AggFunc::ArrayAgg => Nulls::Kept,
+                        AggFunc::ByKey => Nulls::OfKey,
+                        _ => Nulls::OfValue,
+                    };
+                    sort_columns.push(SortColumn::new(&call.order_by, value, nulls, input)?);
                     Some(input.fields().len() + sort_columns.len() - 1)
                 }
                 plain => plain,
@@ -436,6 +447,15 @@ impl Aggregate {
     }
 }
 
+/// Whether the state takes ORDER BY's columns and the value as one.
+fn reads_sort_column(call: &AggCall) -> bool {
+    match call.func {
+        AggFunc::ArrayAgg | AggFunc::ByKey => true,
+        AggFunc::StringAgg => !call.order_by.is_empty(),
+        _ => false,
+    }
+}
+
 /// Rows in which two columns of results are equal or both NULL.
 pub(super) fn unchanged(old: &ArrayRef, new: &ArrayRef) -> Result<BooleanBuffer> {
     if old.data_type().is_nested() {
@@ -466,6 +486,17 @@ pub(super) fn accumulator_of(
         AggFunc::BoolAnd => Box::new(Logical::new(true)),
         AggFunc::BoolOr => Box::new(Logical::new(false)),
         AggFunc::Spread(kind) => spread::accumulator(kind, needed()?)?,
+        AggFunc::BitAnd => Box::new(Bits::new(BitOperation::And, needed()?)?),
+        AggFunc::BitOr => Box::new(Bits::new(BitOperation::Or, needed()?)?),
+        AggFunc::BitXor => Box::new(Bits::new(BitOperation::Xor, needed()?)?),
+        AggFunc::Regression(kind) => Box::new(Pairs::new(kind)),
+        AggFunc::PercentileCont | AggFunc::PercentileDisc | AggFunc::Mode => {
+            return ordered_set::accumulator(call, needed()?, output);
+        }
+        AggFunc::ByKey => {
+            let value = call.arg.unwrap_or(usize::MAX);
+            return Ok(Box::new(ByKey::new(&call.order_by, value, input, append_only)?));
+        }
         AggFunc::ArrayAgg => {
             let value = call.arg.filter(|c| *c < input.fields().len());
             let value = value.ok_or_else(|| RuntimeError::internal("array_agg without an argument"))?;
@@ -473,7 +504,7 @@ pub(super) fn accumulator_of(
         }
         AggFunc::StringAgg => {
             let value = call.arg.unwrap_or(usize::MAX);
-            let (order_by, delimiter) = (&call.order_by, &call.delimiter);
+            let (order_by, delimiter) = (&call.order_by, &call.constant);
             return Ok(Box::new(StringAgg::new(
                 order_by,
                 value,
@@ -503,6 +534,15 @@ pub(super) fn display(call: &AggCall, argument: Option<&str>) -> String {
         AggFunc::StringAgg => "string_agg",
         AggFunc::ArrayAgg => "array_agg",
         AggFunc::Spread(kind) => kind.name(),
+        AggFunc::BitAnd => "bit_and",
+        AggFunc::BitOr => "bit_or",
+        AggFunc::BitXor => "bit_xor",
+        AggFunc::Regression(kind) => kind.name(),
+        AggFunc::PercentileCont => "percentile_cont",
+        AggFunc::PercentileDisc => "percentile_disc",
+        AggFunc::Mode => "mode",
+        AggFunc::ByKey if call.order_by.iter().any(|k| k.desc) => "max_by",
+        AggFunc::ByKey => "min_by",
     };
     let distinct = if call.distinct { "DISTINCT " } else { "" };
     format!("{name}({distinct}{})", argument.unwrap_or("*"))

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::*;
-use levee_planner::plan::{AggCall, AggFunc};
+use levee_planner::plan::{AggCall, AggFunc, SortKey};
 
 use super::harness::{Case, check_all, step};
 use super::values::*;
@@ -62,7 +62,48 @@ fn naive_call(call: &AggCall, rows: &[(&Row, i64)], types: &[DataType]) -> V {
         return V::Null;
     }
     let is_float = matches!(types[arg], DataType::Float64 | DataType::Float32);
+    let mut ordered: Vec<(&V, i64)> = values.iter().map(|(v, c)| (v, *c)).collect();
+    ordered.sort_by(|a, b| a.0.sql_cmp(b.0).then(a.0.cmp(b.0)));
+    if call.order_by.iter().any(|k| k.desc) {
+        ordered.reverse();
+    }
+    let bits = |fold: fn(i64, i64) -> i64| {
+        let each = values.iter().flat_map(|(v, c)| std::iter::repeat_n(v, *c as usize));
+        let all = each.map(|v| if let V::Int(i) = v { *i } else { 0 });
+        V::Int(all.reduce(fold).unwrap())
+    };
     match call.func {
+        AggFunc::BitAnd => bits(|a, b| a & b),
+        AggFunc::BitOr => bits(|a, b| a | b),
+        AggFunc::BitXor => bits(|a, b| a ^ b),
+        AggFunc::PercentileDisc => {
+            let fraction: f64 = call.constant.parse().unwrap();
+            let mut place = ((fraction * n as f64).ceil() as i64).max(1);
+            let found = ordered.iter().find(|(_, c)| {
+                place -= c;
+                place <= 0
+            });
+            found.unwrap().0.clone()
+        }
+        AggFunc::PercentileCont => {
+            let fraction: f64 = call.constant.parse().unwrap();
+            let all: Vec<f64> = ordered
+                .iter()
+                .flat_map(|(v, c)| std::iter::repeat_n(if let V::Float(f) = v { *f } else { 0.0 }, *c as usize))
+                .collect();
+            let place = fraction * (n - 1) as f64;
+            let (low, high) = (all[place.floor() as usize], all[place.ceil() as usize]);
+            let value = if place.fract() == 0.0 {
+                low
+            } else {
+                low + place.fract() * (high - low)
+            };
+            V::Float(value).canonical()
+        }
+        AggFunc::Mode => {
+            let most = ordered.iter().map(|(_, c)| *c).max().unwrap();
+            ordered.iter().find(|(_, c)| *c == most).unwrap().0.clone()
+        }
         AggFunc::Min => values
             .keys()
             .min_by(|a, b| a.sql_cmp(b).then(a.cmp(b)))
@@ -211,6 +252,56 @@ fn every_type_and_function() {
                     3,
                 );
             }
+        }
+    }
+}
+
+fn ordered_call(func: AggFunc, constant: &str, desc: bool, filter: Option<usize>) -> AggCall {
+    AggCall {
+        filter,
+        constant: constant.to_owned(),
+        order_by: vec![SortKey {
+            column: 2,
+            desc,
+            nulls_first: false,
+        }],
+        ..AggCall::new(func, Some(2))
+    }
+}
+
+#[test]
+fn ordered_sets_and_bits() {
+    let arguments = [
+        DataType::Int16,
+        DataType::Int32,
+        DataType::Int64,
+        DataType::Float32,
+        DataType::Float64,
+        DataType::Decimal128(10, 2),
+        DataType::Utf8,
+        DataType::Date32,
+        DataType::Interval(IntervalUnit::MonthDayNano),
+    ];
+    for argument in arguments {
+        let types = vec![DataType::Int32, DataType::Boolean, argument.clone()];
+        let mut calls = Vec::new();
+        for (desc, filter) in [(false, None), (true, Some(1))] {
+            for fraction in ["0", "0.5", "0.8"] {
+                calls.push(ordered_call(AggFunc::PercentileDisc, fraction, desc, filter));
+                if argument == DataType::Float64 {
+                    calls.push(ordered_call(AggFunc::PercentileCont, fraction, desc, filter));
+                }
+            }
+            calls.push(ordered_call(AggFunc::Mode, "", desc, filter));
+        }
+        if argument.is_integer() {
+            for func in [AggFunc::BitAnd, AggFunc::BitOr, AggFunc::BitXor] {
+                calls.push(call(func, Some(2), false, None));
+                calls.push(call(func, Some(2), true, Some(1)));
+            }
+        }
+        for group_by in [vec![0], vec![]] {
+            run(&format!("places of {argument}"), &types, &group_by, &calls, false, 8);
         }
     }
 }

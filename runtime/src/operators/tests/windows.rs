@@ -80,7 +80,7 @@ fn aggregate(call: &AggCall, rows: &[Row], seen: &[usize]) -> V {
                 .iter()
                 .map(|v| if let V::Text(t) = v { t.as_str() } else { "" })
                 .collect();
-            V::Text(texts.join(&call.delimiter))
+            V::Text(texts.join(&call.constant))
         }
         _ => panic!("not tested here"),
     }
@@ -240,7 +240,7 @@ fn lag(offset: i64, default: Option<usize>) -> WindowCall {
 
 fn agg(func: AggFunc, arg: Option<usize>, unit: FrameUnit, start: Bound, end: Bound) -> WindowCall {
     let mut call = AggCall::new(func, arg);
-    call.delimiter = "|".to_owned();
+    call.constant = "|".to_owned();
     WindowCall {
         func: WindowFunc::Aggregate(call),
         frame: Frame { unit, start, end },

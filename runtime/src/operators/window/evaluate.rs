@@ -227,7 +227,7 @@ impl Evaluation<'_> {
                 let frames = self.frames(side, call.frame)?;
                 let values = self.values(side, argument(agg)?)?;
                 let filter = self.filter(side, agg)?;
-                let delimiter = (agg.func == AggFunc::StringAgg).then_some(agg.delimiter.as_str());
+                let delimiter = (agg.func == AggFunc::StringAgg).then_some(agg.constant.as_str());
                 lists(&values, filter.as_ref(), delimiter, &frames)?
             }
             WindowFunc::Aggregate(_) => return Err(RuntimeError::internal("an aggregate without its state")),
