@@ -20,6 +20,7 @@ use std::sync::Arc;
 use super::assign::mark_assign;
 use super::ast::{ExtStatement, Merge, MergeAction, MergeClause};
 use super::changed::quoted;
+use super::places::{Place, Places};
 use super::dml::{assigned_columns, column_of, default_text, item, nullable, old_columns, target_columns};
 use super::errors::locate;
 use super::ext::{fold, skip, word_is};
@@ -178,6 +179,17 @@ impl Binder {
             .as_ref()
             .map_or_else(|| quoted(&object.name), |a| quoted(&fold(a)));
         reachable(&m.clauses)?;
+        let places = Places::new(self, text);
+        for clause in &m.clauses {
+            if let Some(condition) = &clause.condition {
+                places.expr(condition, Place::clause("MERGE WHEN conditions"))?;
+            }
+            match &clause.action {
+                MergeAction::Update(assignments) => places.write(&[], assignments, None)?,
+                MergeAction::Insert { values, .. } => places.write(values.as_slice(), &[], None)?,
+                MergeAction::Nothing | MergeAction::Delete => {}
+            }
+        }
         let counted = table.primary_key.is_empty();
         let matched = column_of(&qualifier, MATCHED);
         let mut outcome = Vec::new();

@@ -43,6 +43,7 @@ mod names;
 mod operators;
 mod parse;
 mod parts;
+mod places;
 mod precedence;
 mod provider;
 mod resolve;

@@ -260,6 +260,21 @@ pub(super) fn join_constraint(op: &mut JoinOperator) -> Option<&mut JoinConstrai
     }
 }
 
+/// [`join_constraint`] of a join that stays as it is.
+pub(super) fn join_constraint_of(op: &JoinOperator) -> Option<&JoinConstraint> {
+    match op {
+        JoinOperator::Join(c)
+        | JoinOperator::Inner(c)
+        | JoinOperator::Left(c)
+        | JoinOperator::LeftOuter(c)
+        | JoinOperator::Right(c)
+        | JoinOperator::RightOuter(c)
+        | JoinOperator::FullOuter(c)
+        | JoinOperator::CrossJoin(c) => Some(c),
+        _ => None,
+    }
+}
+
 /// What makes two plain columns collide in a projection.
 pub(super) fn item_key(item: &SelectItem) -> Option<(String, bool)> {
     match item {
@@ -482,6 +497,11 @@ impl Moment {
             _ => return None,
         })
     }
+}
+
+/// Is the function `now()` or one of its kin?
+pub(super) fn tells_time(name: &str) -> bool {
+    Moment::of(name).is_some()
 }
 
 fn catalog_operator(op: &str) -> Result<BinaryOperator> {
