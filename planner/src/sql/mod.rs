@@ -31,6 +31,7 @@ mod errors;
 mod ext;
 mod feed;
 pub mod functions;
+mod grouping;
 mod jobs;
 pub mod json;
 mod literals;
@@ -67,6 +68,7 @@ mod transactions;
 pub mod types;
 mod typing;
 mod unions;
+mod window_calls;
 mod windows;
 
 #[cfg(test)]

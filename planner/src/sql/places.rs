@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 
 use datafusion::execution::SessionState;
 use sqlparser::ast::{
-    Assignment, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArguments,
-    GroupByExpr, Join, JoinConstraint, LimitClause, NamedWindowExpr, OrderBy, OrderByExpr, OrderByKind, Query,
-    Select, SelectItem, SetExpr, Spanned, TableFactor, TableWithJoins, UnaryOperator, Value, ValueWithSpan, Visit,
-    Visitor, WindowFrameBound, WindowFrameUnits, WindowSpec, WindowType,
+    Assignment, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
+    FunctionArguments, GroupByExpr, Join, JoinConstraint, LimitClause, NamedWindowExpr, OrderBy, OrderByExpr,
+    OrderByKind, Query, Select, SelectItem, SetExpr, Spanned, TableFactor, TableWithJoins, UnaryOperator, Value,
+    ValueWithSpan, Visit, Visitor, WindowFrameBound, WindowFrameUnits, WindowSpec, WindowType,
 };
 use sqlparser::tokenizer::Location;
 
@@ -119,7 +119,12 @@ impl<'a> Places<'a> {
     ///
     /// # Errors
     /// As [`Places::query`].
-    pub fn write(&self, rows: &[Vec<Expr>], assignments: &[Assignment], returning: Option<&[SelectItem]>) -> Result<()> {
+    pub fn write(
+        &self,
+        rows: &[Vec<Expr>],
+        assignments: &[Assignment],
+        returning: Option<&[SelectItem]>,
+    ) -> Result<()> {
         self.exprs(rows.iter().flatten(), Place::clause("VALUES"))?;
         self.exprs(assignments.iter().map(|a| &a.value), Place::clause("UPDATE"))?;
         self.items(returning.unwrap_or_default(), Place::clause("RETURNING"))
@@ -191,10 +196,9 @@ impl<'a> Places<'a> {
                 self.body(left)?;
                 self.body(right)
             }
-            SetExpr::Values(values) => self.exprs(
-                values.rows.iter().flat_map(|row| &row.content),
-                Place::clause("VALUES"),
-            ),
+            SetExpr::Values(values) => {
+                self.exprs(values.rows.iter().flat_map(|row| &row.content), Place::clause("VALUES"))
+            }
             _ => Ok(()),
         }
     }
@@ -230,9 +234,9 @@ impl<'a> Places<'a> {
         match t {
             TableFactor::Derived { subquery, .. } => self.query(subquery),
             TableFactor::NestedJoin { table_with_joins, .. } => self.tables(table_with_joins),
-            TableFactor::Function { args, .. } => {
-                args.iter().try_for_each(|a| self.argument(a, Place::clause("functions in FROM")))
-            }
+            TableFactor::Function { args, .. } => args
+                .iter()
+                .try_for_each(|a| self.argument(a, Place::clause("functions in FROM"))),
             TableFactor::Table { args: Some(args), .. } => args
                 .args
                 .iter()
@@ -306,10 +310,9 @@ impl<'a> Places<'a> {
             Expr::Identifier(name) => {
                 let name = fold(name);
                 match result_names(body) {
-                    Some(names) if !names.contains(&name) => refused(PlanError::new(
-                        "42703",
-                        format!("column \"{name}\" does not exist"),
-                    )),
+                    Some(names) if !names.contains(&name) => {
+                        refused(PlanError::new("42703", format!("column \"{name}\" does not exist")))
+                    }
                     _ => Ok(()),
                 }
             }
@@ -520,7 +523,10 @@ impl<'f> Carried<'f> {
                     PlanError::unsupported(format!("{name} as an ordered-set aggregate is not supported"))
                         .hint("Count the rows before it: count(*) FILTER (WHERE …) + 1.")
                 } else if ranks && given {
-                    PlanError::new("42809", format!("WITHIN GROUP is required for ordered-set aggregate {name}"))
+                    PlanError::new(
+                        "42809",
+                        format!("WITHIN GROUP is required for ordered-set aggregate {name}"),
+                    )
                 } else {
                     PlanError::new("42809", format!("window function {name} requires an OVER clause"))
                 })

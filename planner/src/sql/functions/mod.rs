@@ -11,7 +11,7 @@ mod float;
 pub mod json;
 pub mod math;
 pub mod sets;
-mod sliding;
+pub(super) mod sliding;
 pub mod spread;
 pub mod string;
 pub mod time;
