@@ -15,6 +15,7 @@ use datafusion::sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use sqlparser::ast;
 
 use super::errors::{locate, map_df_error};
+use super::places::Places;
 use super::provider::Provider;
 use super::rewrite::{self, Mode};
 use super::{Binder, CatalogTable, Query, merged, names, scopes, types};
@@ -50,6 +51,7 @@ impl Binder {
         params: &[Option<DataType>],
     ) -> Result<Bound> {
         let state = self.session_state();
+        Places::new(self, text).query(q)?;
         self.plan_query(q, &state, mode, 0, params, None)
             .map_err(|e| locate(e, text))
     }

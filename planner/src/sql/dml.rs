@@ -19,6 +19,7 @@ use super::changed::{Qualified, qualified, quoted};
 use super::errors::{locate, map_df_error};
 use super::ext::{fold, object_name};
 use super::operators::Typed;
+use super::places::Places;
 use super::table::{Overriding, takes_value};
 use super::typing::typed;
 use super::{Binder, Dml, DmlKind, Query, names};
@@ -84,9 +85,12 @@ impl Binder {
             .collect::<Result<Vec<_>>>()?;
         let targets = target_columns(object, table, &columns).map_err(|e| locate(e, text))?;
         let overriding = super::table::overriding(text)?;
+        let rows = i.source.as_deref().and_then(plain_values);
+        let places = Places::new(self, text);
+        places.write(rows.as_deref().unwrap_or_default(), &[], i.returning.as_deref())?;
         let plan = match &i.source {
             None => self.insert_values(table, &[], &[Vec::new()], columns.is_empty(), overriding, params)?,
-            Some(q) => match plain_values(q) {
+            Some(q) => match rows {
                 Some(rows) => self
                     .insert_values(table, &targets, &rows, columns.is_empty(), overriding, params)
                     .map_err(|e| locate(e, text))?,
@@ -298,6 +302,7 @@ impl Binder {
         let (name, alias) = simple_table(&u.table.relation)?;
         let (object, table) = self.target_table(name, "update").map_err(|e| locate(e, text))?;
         let mut assigned = assigned_columns(&u.assignments, object, table).map_err(|e| locate(e, text))?;
+        Places::new(self, text).write(&[], &u.assignments, u.returning.as_deref())?;
         let shape = Shape {
             with,
             ..Shape::new(object, table, alias, others, u.returning.is_some())
@@ -347,6 +352,7 @@ impl Binder {
         let (name, alias) = simple_table(&target.relation)?;
         let (object, table) = self.target_table(name, "delete from").map_err(|e| locate(e, text))?;
         let others = d.using.as_deref().unwrap_or_default();
+        Places::new(self, text).write(&[], &[], d.returning.as_deref())?;
         let shape = Shape {
             with,
             ..Shape::new(object, table, alias, others, d.returning.is_some())

@@ -163,6 +163,17 @@ fn plan_error(m: &str) -> PlanError {
         let message = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
         return PlanError::new("42P10", message);
     }
+    if m.contains("RANGE requires exactly one ORDER BY column") {
+        let message = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column";
+        return PlanError::new("42P20", message);
+    }
+    if m.contains("GROUPS requires an ORDER BY clause") {
+        return PlanError::new("42P20", "GROUPS mode requires an ORDER BY clause");
+    }
+    if m.contains("For SELECT DISTINCT, ORDER BY expressions") {
+        let message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
+        return PlanError::new("42P10", message);
+    }
     if m.contains("subquery should only return one column") {
         return PlanError::new("42601", "subquery must return only one column");
     }
@@ -233,6 +244,14 @@ fn plan_error(m: &str) -> PlanError {
         return PlanError::new("42883", tidy(m))
             .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
     }
+    if let Some((_, rest)) = m.split_once("Cannot find column with position ") {
+        let n = rest.split(' ').next().unwrap_or_default();
+        return PlanError::new("42P10", format!("GROUP BY position {n} is not in select list"));
+    }
+    if m.contains("to grouping function is not in grouping columns") {
+        let message = "arguments to GROUPING must be grouping expressions of the associated query level";
+        return PlanError::new("42803", message);
+    }
     if m.contains("ORDER BY position")
         || m.contains("Order by column out of bounds")
         || m.contains("Cannot find column with position")
@@ -291,6 +310,8 @@ fn tidy(m: &str) -> String {
         .trim_end_matches('.');
     let mut chars = line.chars();
     match chars.next() {
+        // A keyword stays one.
+        Some(_) if chars.as_str().starts_with(char::is_uppercase) => line.to_owned(),
         Some(c) => c.to_lowercase().chain(chars).collect(),
         None => String::new(),
     }

@@ -45,33 +45,24 @@ pub(super) fn unary(op: UnaryOperator, operand: Expr) -> Expr {
     }
 }
 
-/// The offsets of ROWS and GROUPS frames are counts: marked, they are left alone on the way down. DataFusion takes offsets only as plain
-/// numbers and intervals.
-pub(super) fn frame_numbers(spec: &mut ast::WindowSpec, mark: bool) {
-    let Some(frame) = &mut spec.window_frame else { return };
+/// Takes the offsets out of a window's frame; in their places stand plain numbers, which `mark` keeps from being typed.
+pub(super) fn frame_offsets(spec: &mut ast::WindowSpec, mark: bool) -> Vec<Expr> {
+    let Some(frame) = &mut spec.window_frame else {
+        return Vec::new();
+    };
     let bounds = std::iter::once(&mut frame.start_bound).chain(frame.end_bound.as_mut());
-    for bound in bounds {
-        let (ast::WindowFrameBound::Preceding(Some(e)) | ast::WindowFrameBound::Following(Some(e))) = bound else {
-            continue;
-        };
-        // The text of an interval, which has become a cast on the way.
-        if let Expr::Cast { expr, data_type, .. } = e.as_mut()
-            && matches!(data_type, ast::DataType::Interval { .. })
-            && matches!(expr.as_ref(), Expr::Value(_))
-        {
-            **e = Expr::Interval(ast::Interval {
-                value: expr.clone(),
-                leading_field: None,
-                leading_precision: None,
-                last_field: None,
-                fractional_seconds_precision: None,
-            });
-        } else if let Expr::Value(v) = e.as_mut()
-            && let Value::Number(_, plain) = &mut v.value
-        {
-            *plain = mark;
-        }
-    }
+    let offsets = bounds.filter_map(|bound| match bound {
+        ast::WindowFrameBound::Preceding(offset) | ast::WindowFrameBound::Following(offset) => offset.as_deref_mut(),
+        ast::WindowFrameBound::CurrentRow => None,
+    });
+    let number = || Expr::Value(Value::Number("1".to_owned(), mark).into());
+    offsets
+        .map(|offset| match std::mem::replace(offset, number()) {
+            // The grammar reads a bare string as an interval.
+            Expr::Interval(i) if i.leading_field.is_none() && i.last_field.is_none() => *i.value,
+            other => other,
+        })
+        .collect()
 }
 
 /// `(a, b) = (c, d)`.

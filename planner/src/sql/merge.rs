@@ -24,6 +24,7 @@ use super::dml::{assigned_columns, column_of, default_text, item, nullable, old_
 use super::errors::locate;
 use super::ext::{fold, skip, word_is};
 use super::parse::ParseContext;
+use super::places::{Place, Places};
 use super::{Binder, Dml, DmlKind};
 use crate::catalog::{CatalogObject, TableDef};
 use crate::{PlanError, Result};
@@ -178,6 +179,17 @@ impl Binder {
             .as_ref()
             .map_or_else(|| quoted(&object.name), |a| quoted(&fold(a)));
         reachable(&m.clauses)?;
+        let places = Places::new(self, text);
+        for clause in &m.clauses {
+            if let Some(condition) = &clause.condition {
+                places.expr(condition, Place::clause("MERGE WHEN conditions"))?;
+            }
+            match &clause.action {
+                MergeAction::Update(assignments) => places.write(&[], assignments, None)?,
+                MergeAction::Insert { values, .. } => places.write(values.as_slice(), &[], None)?,
+                MergeAction::Nothing | MergeAction::Delete => {}
+            }
+        }
         let counted = table.primary_key.is_empty();
         let matched = column_of(&qualifier, MATCHED);
         let mut outcome = Vec::new();

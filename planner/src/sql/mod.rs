@@ -32,6 +32,7 @@ mod errors;
 mod ext;
 mod feed;
 pub mod functions;
+mod grouping;
 mod jobs;
 pub mod json;
 mod literals;
@@ -44,6 +45,7 @@ mod names;
 mod operators;
 mod parse;
 mod parts;
+mod places;
 mod precedence;
 mod provider;
 mod resolve;
@@ -67,6 +69,7 @@ mod transactions;
 pub mod types;
 mod typing;
 mod unions;
+mod window_calls;
 mod windows;
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    Expr, Function, Ident, NamedWindowExpr, Query, Select, VisitMut, VisitorMut, WindowSpec, WindowType,
+    Expr, Function, Ident, NamedWindowExpr, OrderByKind, Query, Select, SetExpr, VisitMut, VisitorMut, WindowSpec,
+    WindowType,
 };
 
 use super::ext::fold;
@@ -47,11 +48,30 @@ pub(super) fn missing(name: &str) -> PlanError {
     PlanError::new("42704", format!("window \"{name}\" does not exist"))
 }
 
-/// Replaces the named windows that windows of a SELECT refer to. Those of subqueries are theirs.
+/// Puts what named windows say in the place of their names in a SELECT. Those of subqueries are theirs.
 ///
 /// # Errors
 /// 42704 for a name that is not there, 42P20 for one that is there twice or may not be used so.
 pub(super) fn resolve(s: &mut Select) -> Result<()> {
+    uses(s).map(|_| ())
+}
+
+/// [`resolve`] for a query's SELECT and its ORDER BY, which knows the windows too.
+///
+/// # Errors
+/// As [`resolve`].
+pub(super) fn resolve_query(q: &mut Query) -> Result<()> {
+    let SetExpr::Select(s) = q.body.as_mut() else {
+        return Ok(());
+    };
+    let mut uses = uses(s)?;
+    match q.order_by.as_mut().map(|order| &mut order.kind) {
+        Some(OrderByKind::Expressions(keys)) => keys.iter_mut().try_for_each(|key| uses.replace(&mut key.expr)),
+        _ => Ok(()),
+    }
+}
+
+fn uses(s: &mut Select) -> Result<Uses> {
     let mut windows = Windows::default();
     for window in &mut s.named_window {
         let name = fold(&window.0);
@@ -62,19 +82,27 @@ pub(super) fn resolve(s: &mut Select) -> Result<()> {
             }
         }
     }
+    s.named_window.clear();
     let mut uses = Uses { windows, depth: 0 };
     for item in &mut s.projection {
-        if let ControlFlow::Break(e) = item.visit(&mut uses) {
-            return Err(e);
-        }
+        uses.replace(item)?;
     }
-    Ok(())
+    Ok(uses)
 }
 
 struct Uses {
     windows: Windows,
     /// Queries that the place is in.
     depth: usize,
+}
+
+impl Uses {
+    fn replace<T: VisitMut>(&mut self, part: &mut T) -> Result<()> {
+        match part.visit(self) {
+            ControlFlow::Break(e) => Err(e),
+            ControlFlow::Continue(()) => Ok(()),
+        }
+    }
 }
 
 impl VisitorMut for Uses {
@@ -99,11 +127,15 @@ impl VisitorMut for Uses {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(e) => ControlFlow::Break(e),
             },
-            Expr::Function(Function {
-                over: Some(WindowType::NamedWindow(name)),
-                ..
-            }) if self.depth == 0 && !self.windows.0.contains_key(&fold(name)) => {
-                ControlFlow::Break(missing(&fold(name)))
+            Expr::Function(Function { over, .. }) if self.depth == 0 => {
+                if let Some(WindowType::NamedWindow(name)) = over {
+                    let name = fold(name);
+                    let Some(spec) = self.windows.0.get(&name) else {
+                        return ControlFlow::Break(missing(&name));
+                    };
+                    *over = Some(WindowType::WindowSpec(spec.clone()));
+                }
+                ControlFlow::Continue(())
             }
             _ => ControlFlow::Continue(()),
         }

@@ -288,6 +288,7 @@ pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
     Tokenizer::new(&DIALECT, sql)
         .tokenize_with_location()
         .map(is_null)
+        .map(group_quantifiers)
         .map(split_signs)
         .map_err(|e| {
             let TokenizerError { message, location } = e;
@@ -372,6 +373,27 @@ fn is_null(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
             let span = t.span;
             out.extend(["IS", "NULL"].map(|k| TokenWithSpan::new(Token::make_keyword(k), span)));
         } else {
+            out.push(t);
+        }
+    }
+    out
+}
+
+/// `GROUP BY ALL a` is `GROUP BY a`; `GROUP BY DISTINCT a` says so in its first key.
+fn group_quantifiers(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let word = |t: &TokenWithSpan, text: &str| matches!(&t.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(text));
+    if !tokens.iter().any(|t| word(t, "group")) {
+        return tokens;
+    }
+    let mut out: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len() + 1);
+    for t in tokens {
+        let mut before = out.iter().rev().filter(|t| !is_space(t));
+        let (last, first) = (before.next(), before.next());
+        let grouping = last.is_some_and(|t| word(t, "by")) && first.is_some_and(|t| word(t, "group"));
+        if grouping && word(&t, "distinct") {
+            let mark = Token::make_word(super::grouping::GROUP_DISTINCT, Some('"'));
+            out.extend([mark, Token::Comma].map(|token| TokenWithSpan::new(token, t.span)));
+        } else if !(grouping && word(&t, "all")) {
             out.push(t);
         }
     }

@@ -23,7 +23,7 @@ use sqlparser::ast::{
 
 use super::derived;
 use super::ext::{fold, object_name};
-use super::literals::{frame_numbers, interval_text, number_literal, row_comparison, unary};
+use super::literals::{frame_offsets, interval_text, number_literal, row_comparison, unary};
 use super::names::{MARK, column_name};
 use super::syntax::{cast, condition, function, keep_number, null, string, typed};
 use super::windows::table_factor;
@@ -109,15 +109,6 @@ impl VisitorMut for Rewriter {
         flow(self.before(e))
     }
 
-    fn post_visit_select(&mut self, s: &mut Select) -> Flow {
-        for window in &mut s.named_window {
-            if let ast::NamedWindowExpr::WindowSpec(spec) = &mut window.1 {
-                frame_numbers(spec, false);
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
     fn post_visit_expr(&mut self, e: &mut Expr) -> Flow {
         if let Expr::Function(Function {
             over: Some(WindowType::WindowSpec(spec)),
@@ -127,8 +118,8 @@ impl VisitorMut for Rewriter {
             if let ControlFlow::Break(e) = flow(super::named_windows::refuse_rest(spec.window_name.as_ref())) {
                 return ControlFlow::Break(e);
             }
-            // DataFusion reads frame offsets from unmarked numbers only.
-            frame_numbers(spec, false);
+            // DataFusion's planner reads unmarked numbers only.
+            frame_offsets(spec, false);
         }
         flow(number_literal(e))
     }
@@ -151,6 +142,8 @@ fn prepare_query(q: &mut Query) -> Result<()> {
             *cte.query = derived::around(cte.query.as_ref().clone())?;
         }
     }
+    super::named_windows::resolve_query(q)?;
+    super::grouping::distinct_on(q)?;
     derived::order_by_names(q)?;
     if let Some(order) = &mut q.order_by {
         match &mut order.kind {
@@ -218,6 +211,7 @@ fn prepare_select(s: &mut Select) -> Result<()> {
             PlanError::unsupported("SELECT … INTO is not supported").hint("Use CREATE TABLE and INSERT … SELECT.")
         );
     }
+    super::grouping::group_by(s)?;
     super::sets::select(s)?;
     super::named_windows::resolve(s)?;
     name_columns(s);
@@ -229,11 +223,6 @@ fn prepare_select(s: &mut Select) -> Result<()> {
     }
     if let GroupByExpr::Expressions(keys, _) = &mut s.group_by {
         keys.iter_mut().for_each(sort_key);
-    }
-    for window in &mut s.named_window {
-        if let ast::NamedWindowExpr::WindowSpec(spec) = &mut window.1 {
-            frame_numbers(spec, true);
-        }
     }
     for from in &mut s.from {
         for join in &mut from.joins {
@@ -247,6 +236,21 @@ fn prepare_select(s: &mut Select) -> Result<()> {
 
 /// What a join of rows that both sides have is made on.
 pub(super) fn join_constraint(op: &mut JoinOperator) -> Option<&mut JoinConstraint> {
+    match op {
+        JoinOperator::Join(c)
+        | JoinOperator::Inner(c)
+        | JoinOperator::Left(c)
+        | JoinOperator::LeftOuter(c)
+        | JoinOperator::Right(c)
+        | JoinOperator::RightOuter(c)
+        | JoinOperator::FullOuter(c)
+        | JoinOperator::CrossJoin(c) => Some(c),
+        _ => None,
+    }
+}
+
+/// [`join_constraint`] of a join that stays as it is.
+pub(super) fn join_constraint_of(op: &JoinOperator) -> Option<&JoinConstraint> {
     match op {
         JoinOperator::Join(c)
         | JoinOperator::Inner(c)
@@ -424,7 +428,7 @@ impl Rewriter {
             f.name = ObjectName::from(vec![Ident::new("var_samp")]);
         }
         if let Some(WindowType::WindowSpec(spec)) = &mut f.over {
-            frame_numbers(spec, true);
+            super::window_calls::offsets_as_arguments(spec, &mut f.args);
         }
         if let Some(condition_) = f.filter.take() {
             f.filter = Some(Box::new(condition(*condition_, "FILTER")));
@@ -486,6 +490,11 @@ impl Moment {
             _ => return None,
         })
     }
+}
+
+/// Is the function `now()` or one of its kin?
+pub(super) fn tells_time(name: &str) -> bool {
+    Moment::of(name).is_some()
 }
 
 fn catalog_operator(op: &str) -> Result<BinaryOperator> {

@@ -9,11 +9,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{DFSchema, Result as DfResult, ScalarValue, TableReference};
-use datafusion::logical_expr::expr::{
-    AggregateFunction, BinaryExpr, Case, InList, Like, ScalarFunction, WindowFunction,
-};
-use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, WindowFrame, WindowFrameBound, WindowFrameUnits};
+use datafusion::logical_expr::expr::{AggregateFunction, BinaryExpr, Case, InList, Like, ScalarFunction};
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, RawWindowExpr};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
 use sqlparser::ast::BinaryOperator;
 
 use super::errors::map_df_error;
@@ -85,6 +83,10 @@ impl ExprPlanner for PgExprPlanner {
     ) -> DfResult<PlannerResult<Vec<Expr>>> {
         self.shadows.note(field.name());
         Ok(PlannerResult::Original(Vec::new()))
+    }
+
+    fn plan_window(&self, raw: RawWindowExpr) -> DfResult<PlannerResult<RawWindowExpr>> {
+        super::window_calls::take_offsets(raw).map(PlannerResult::Original)
     }
 
     fn plan_extract(&self, args: Vec<Expr>) -> DfResult<PlannerResult<Vec<Expr>>> {
@@ -205,7 +207,7 @@ impl Typer<'_> {
             },
             Expr::ScalarFunction(f) => super::calls::scalar(f, self.schema),
             Expr::AggregateFunction(f) if f.params.distinct => self.distinct_aggregate(f),
-            Expr::WindowFunction(w) => self.window(w),
+            Expr::WindowFunction(w) => super::window_calls::typed_call(w, self.schema),
             Expr::IsTrue(e) => Ok(Expr::IsTrue(Box::new(df(boolean(self.typed(*e)?, "IS TRUE"))?))),
             Expr::IsFalse(e) => Ok(Expr::IsFalse(Box::new(df(boolean(self.typed(*e)?, "IS FALSE"))?))),
             Expr::IsNotTrue(e) => Ok(Expr::IsNotTrue(Box::new(df(boolean(self.typed(*e)?, "IS NOT TRUE"))?))),
@@ -215,29 +217,6 @@ impl Typer<'_> {
             ))?))),
             other => Ok(other),
         }
-    }
-
-    /// DataFusion has no RANGE frames over intervals and bytea. Where no distance is given, a range ends with a group of equal rows,
-    /// so GROUPS says the same.
-    fn window(&self, mut w: Box<WindowFunction>) -> DfResult<Expr> {
-        let frame = &w.params.window_frame;
-        let plain = |b: &WindowFrameBound| match b {
-            WindowFrameBound::Preceding(v) | WindowFrameBound::Following(v) => v.is_null(),
-            WindowFrameBound::CurrentRow => true,
-        };
-        if frame.units == WindowFrameUnits::Range
-            && plain(&frame.start_bound)
-            && plain(&frame.end_bound)
-            && let Some(key) = w.params.order_by.first()
-            && matches!(
-                key.expr.get_type(self.schema)?,
-                DataType::Interval(_) | DataType::Binary
-            )
-        {
-            let (start, end) = (frame.start_bound.clone(), frame.end_bound.clone());
-            w.params.window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
-        }
-        Ok(Expr::WindowFunction(w))
     }
 
     /// To DataFusion `-0.0` and `0.0` are two values.

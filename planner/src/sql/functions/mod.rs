@@ -15,7 +15,7 @@ pub mod math;
 pub mod ordered_set;
 pub mod regression;
 pub mod sets;
-mod sliding;
+pub(super) mod sliding;
 pub mod spread;
 pub mod string;
 pub mod time;

@@ -1,13 +1,14 @@
 //! Taking the references to the outer query out of a subquery.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema, Result as DfResult, TableReference};
+use datafusion::common::{Column, DFSchema, Result as DfResult, ScalarValue, TableReference};
 use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::expr_rewriter::strip_outer_reference;
 use datafusion::logical_expr::logical_plan::{Aggregate, FetchType, Join, JoinType, Limit, SkipType};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    BinaryExpr, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Operator, lit,
+    BinaryExpr, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Operator, WindowFrame,
+    WindowFrameBound, WindowFrameUnits, lit,
 };
 
 use super::super::sets;
@@ -315,8 +316,16 @@ fn limited(l: &Limit, input: &LogicalPlan, names: &mut Names) -> DfResult<Option
     };
     let name = names.next("number");
     let keys = below.pairs.iter().map(|(c, _)| Expr::Column(c.clone())).collect();
-    let number = row_number().partition_by(keys).order_by(order).build()?.alias(&name);
     let columns: Vec<Expr> = below.plan.schema().columns().into_iter().map(Expr::Column).collect();
+    // Rows that ORDER BY leaves equal come in the order of their columns.
+    let mut order = order;
+    for (column, field) in columns.iter().zip(below.plan.schema().fields()) {
+        if !field.data_type().is_nested() && order.iter().all(|s| s.expr != *column) {
+            order.push(column.clone().sort(true, true));
+        }
+    }
+    let number = row_number().partition_by(keys).order_by(order);
+    let number = number.window_frame(whole_partition()).build()?.alias(&name);
     let number_of = Expr::Column(Column::new_unqualified(&name));
     let mut kept = Vec::new();
     if let Some(fetch) = fetch {
@@ -335,4 +344,14 @@ fn limited(l: &Limit, input: &LogicalPlan, names: &mut Names) -> DfResult<Option
     };
     let plan = plan.project(columns)?.build()?;
     Ok(Some(Lifted { plan, ..below }))
+}
+
+/// The frame of a function that has none: one that needs no comparable keys.
+fn whole_partition() -> WindowFrame {
+    let open = || ScalarValue::UInt64(None);
+    WindowFrame::new_bounds(
+        WindowFrameUnits::Rows,
+        WindowFrameBound::Preceding(open()),
+        WindowFrameBound::Following(open()),
+    )
 }

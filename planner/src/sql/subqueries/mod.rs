@@ -179,8 +179,19 @@ fn condition(e: Expr, input: &mut LogicalPlan, names: &mut Names) -> DfResult<Ex
             let e = compared(set, input.schema())?;
             condition(e, input, names)
         }
-        Expr::Exists(e) if !reads_sets(&e.subquery) => {
+        Expr::Exists(mut e) if !reads_sets(&e.subquery) => {
             known(&e.subquery, input)?;
+            let counts = |s: &Subquery| s.subquery.exists(|n| Ok(matches!(n, LogicalPlan::Limit(_))));
+            if !e.subquery.outer_ref_columns.is_empty()
+                && counts(&subquery_of(with_any_row(&e.subquery.subquery)?.clone()))?
+            {
+                names.outer = Some(input.clone());
+                e.subquery = numbered(e.subquery, names)?;
+                // DataFusion would pass over the LIMIT.
+                if counts(&e.subquery)? {
+                    return Err(external(super::errors::subquery_form()));
+                }
+            }
             Ok(Expr::Exists(e))
         }
         Expr::InSubquery(mut e) if plain_in(&e) && !reads_sets(&e.subquery) => {
