@@ -291,8 +291,7 @@ impl From<DataFusionError> for SqlError {
             DataFusionError::ResourcesExhausted(m) => Self::new("53200", "out of memory")
                 .detail(m)
                 .hint("Narrow the query, or raise the setting memory_limit."),
-            DataFusionError::NotImplemented(m) => map_df_error(DataFusionError::NotImplemented(m)).into(),
-            DataFusionError::Plan(m) => Self::new("42601", lower_first(&m)),
+            e @ (DataFusionError::NotImplemented(_) | DataFusionError::Plan(_)) => map_df_error(e).into(),
             DataFusionError::SchemaError(e, _) => Self::new("42703", lower_first(&e.to_string())),
             DataFusionError::SQL(e, _) => Self::new("42601", e.to_string()),
             DataFusionError::Execution(m) => Self::new(execution_code(&m), lower_first(&m)),

@@ -65,7 +65,8 @@ fn is_ordered_set(name: &str) -> bool {
     matches!(name, "percentile_cont" | "percentile_disc" | "mode")
 }
 
-fn is_hypothetical(name: &str) -> bool {
+/// It ranks a row that is not there, with WITHIN GROUP; with OVER it is a window function.
+pub(super) fn is_hypothetical(name: &str) -> bool {
     matches!(name, "rank" | "dense_rank" | "percent_rank" | "cume_dist")
 }
 

@@ -353,6 +353,10 @@ impl<'a> Places<'a> {
     fn function(&self, f: &Function, place: Place) -> Result<()> {
         let (schema, name) = object_name(&f.name)?;
         let kind = match schema.as_deref() {
+            // Of a hypothetical row: an aggregate by the same name.
+            None | Some("pg_catalog") if super::aggregates::is_hypothetical(&name) && !f.within_group.is_empty() => {
+                Kind::Aggregate
+            }
             None | Some("pg_catalog") => self.kind(&name),
             Some(_) => Kind::Other,
         };
@@ -517,12 +521,9 @@ impl<'f> Carried<'f> {
             )),
             Kind::Scalar => Ok(()),
             Kind::Window if !over => {
-                let ranks = matches!(name, "rank" | "dense_rank" | "percent_rank" | "cume_dist");
+                let ranks = super::aggregates::is_hypothetical(name);
                 let given = matches!(&f.args, FunctionArguments::List(list) if !list.args.is_empty());
-                Err(if ranks && within_group {
-                    PlanError::unsupported(format!("{name} as an ordered-set aggregate is not supported"))
-                        .hint("Count the rows before it: count(*) FILTER (WHERE …) + 1.")
-                } else if ranks && given {
+                Err(if ranks && given {
                     PlanError::new(
                         "42809",
                         format!("WITHIN GROUP is required for ordered-set aggregate {name}"),

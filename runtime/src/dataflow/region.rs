@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::channel::{Channel, ChannelName};
 use super::exchange::ExchangeWriter;
-use super::executor::{Executor, Group, Shared, TaskCell};
+use super::executor::{Executor, Group, Priority, Shared, TaskCell};
 use super::leaf::{Inputs, TaskPlace};
 use super::log::{Reported, StepLog, StepSum, TaskReport};
 use super::program::OperatorFactory;
@@ -258,9 +258,12 @@ impl RegionShared {
             Ok(Reported::Complete(rows)) if rows <= FINISH_ROWS_MAX => self.finish_steps(),
             Ok(Reported::Complete(_)) => {
                 let region = Arc::clone(self);
-                self.executor.run_blocking(Box::new(move || {
-                    region.finish_steps();
-                }));
+                self.executor.run_blocking(
+                    Priority::Low,
+                    Box::new(move || {
+                        region.finish_steps();
+                    }),
+                );
                 true
             }
             Err((recorded, replayed)) => {

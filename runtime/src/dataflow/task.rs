@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::exchange::ExchangeWriter;
-use super::executor::{Job, Poll, SLICE};
+use super::executor::{Job, Poll, Priority, SLICE};
 use super::leaf::TaskPlace;
 use super::log::{ColdState, Restart, RootReport, TaskReport};
 use super::program::{Advance, Program, Sink};
@@ -263,13 +263,31 @@ impl Instance {
         Ok(None)
     }
 
-    /// Has what the root emitted written out by a helper, which wakes the task. Answers whether there is room now.
-    fn write_out(&mut self, region: &Arc<RegionShared>, slot: usize) -> Result<bool> {
+    /// Has what the root emitted written out by a helper, which wakes the task. Answers what to wait for if there is no room now.
+    fn write_out(&mut self, region: &Arc<RegionShared>, slot: usize) -> Result<Option<Poll>> {
         let Some(gather) = self.outlet.gather() else {
-            return Ok(true);
+            return Ok(None);
         };
+        if !gather.settled()? {
+            return Ok(Some(Self::await_writing(gather, region)));
+        }
         let cell = Arc::clone(&region.cells[slot]);
-        gather.write_out(|job| region.executor.run_blocking(job), move || cell.wake())
+        let job = gather.write_out(move || cell.wake());
+        region.executor.run_blocking(Priority::Idle, job);
+        Ok(None)
+    }
+
+    /// A helper is writing: what it does not finish in time is given to another one, which does not work for others' leavings.
+    fn await_writing(gather: &mut Gather, region: &Arc<RegionShared>) -> Poll {
+        match gather.overdue(Instant::now()) {
+            Err(until) => Poll::IdleUntil(until),
+            Ok(job) => {
+                if let Some(job) = job {
+                    region.executor.run_blocking(Priority::Low, job);
+                }
+                Poll::Idle
+            }
+        }
     }
 
     /// Sends the closes, freezes the state and reports. Answers whether the region goes on.
@@ -374,7 +392,7 @@ impl TaskJob {
                     if let Some(gather) = instance.outlet.gather()
                         && !gather.settled()?
                     {
-                        return Ok(Poll::Idle);
+                        return Ok(Instance::await_writing(gather, &self.region));
                     }
                     let seq = instance.next_seq;
                     if !instance.finish(&self.region, self.slot, clock.start)? {
@@ -400,11 +418,11 @@ impl TaskJob {
                     if instance.slices_unreported >= SLICES_REPORTED {
                         instance.trim(&self.region, self.slot);
                     }
-                    let goes_on = match stop {
-                        Advance::Full => instance.write_out(&self.region, self.slot)?,
-                        stop => stop == Advance::More,
-                    };
-                    return Ok(if goes_on { Poll::Yield } else { Poll::Idle });
+                    return Ok(match stop {
+                        Advance::Full => instance.write_out(&self.region, self.slot)?.unwrap_or(Poll::Yield),
+                        Advance::More => Poll::Yield,
+                        _ => Poll::Idle,
+                    });
                 }
             }
         }
@@ -428,17 +446,20 @@ impl TaskJob {
         let (place, filled) = (self.place(), Arc::clone(&result));
         let cell = Arc::clone(&self.region.cells[self.slot]);
         let region = Arc::clone(&self.region);
-        self.region.executor.run_blocking(Box::new(move || {
-            let restored = catch_unwind(AssertUnwindSafe(|| {
-                instance.restore(state.as_ref(), cold.as_ref(), place, &region)
-            }));
-            *filled.lock() = Some(match restored {
-                Ok(Ok(())) => Ok(instance),
-                Ok(Err(error)) => Err(format!("its state could not be restored: {}", chain(&error))),
-                Err(panic) => Err(format!("its restore panicked: {}", panic_text(panic.as_ref()))),
-            });
-            cell.wake();
-        }));
+        self.region.executor.run_blocking(
+            Priority::Low,
+            Box::new(move || {
+                let restored = catch_unwind(AssertUnwindSafe(|| {
+                    instance.restore(state.as_ref(), cold.as_ref(), place, &region)
+                }));
+                *filled.lock() = Some(match restored {
+                    Ok(Ok(())) => Ok(instance),
+                    Ok(Err(error)) => Err(format!("its state could not be restored: {}", chain(&error))),
+                    Err(panic) => Err(format!("its restore panicked: {}", panic_text(panic.as_ref()))),
+                });
+                cell.wake();
+            }),
+        );
         State::Restoring(result, seq)
     }
 

@@ -9,6 +9,7 @@
 //! sorted, and are merged when the step closes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -23,6 +24,8 @@ use crate::{Delta, Result, RuntimeError};
 const PIECE_PARTS: usize = 16;
 const PIECE_BYTES_MIN: usize = 1 << 20;
 const PIECE_BYTES_MAX: usize = 64 << 20;
+/// A piece takes a second of a processor; a helper that has nearly none takes minutes.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The net change of a step.
 #[derive(Debug)]
@@ -139,15 +142,40 @@ pub(crate) struct Gather {
     filling_bytes: usize,
     /// [`Shelf::piece_bytes`] when the step began.
     piece_bytes: usize,
-    writing: Option<Arc<Writing>>,
+    writing: Option<InHand>,
     pieces: Vec<Arc<Run>>,
     held: Holder,
 }
 
 #[derive(Debug)]
+struct InHand {
+    writing: Arc<Writing>,
+    /// Then another helper gets it, too.
+    due: Option<Instant>,
+}
+
+/// A piece on its way to disk.
 struct Writing {
-    bytes: usize,
+    deltas: Vec<Delta>,
+    shelf: Arc<Shelf>,
     piece: Mutex<Option<Result<Run>>>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Writing {
+    /// Whoever is done first has done it.
+    fn work(&self) {
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.shelf.write(&self.deltas)));
+        let written = written.unwrap_or_else(|_| Err(RuntimeError::internal("panic while a step was written out")));
+        self.piece.lock().get_or_insert(written);
+        (self.wake)();
+    }
+}
+
+impl std::fmt::Debug for Writing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writing").finish_non_exhaustive()
+    }
 }
 
 impl Gather {
@@ -174,32 +202,36 @@ impl Gather {
         self.filling_bytes >= self.piece_bytes
     }
 
-    /// Hands what is gathered to a helper, through `run`, which also has `wake` called when that is done. Answers whether there is room now: not while an earlier
-    /// piece is still being written.
-    pub(crate) fn write_out(
-        &mut self,
-        run: impl FnOnce(Box<dyn FnOnce() + Send>),
-        wake: impl FnOnce() + Send + 'static,
-    ) -> Result<bool> {
-        if !self.settled()? {
-            return Ok(false);
-        }
-        let deltas = std::mem::take(&mut self.filling);
+    /// The job of writing out what is gathered, for a helper; `wake` is called when it is done. Nothing else may be [being written](Self::settled).
+    pub(crate) fn write_out(&mut self, wake: impl Fn() + Send + Sync + 'static) -> Box<dyn FnOnce() + Send> {
         let writing = Arc::new(Writing {
-            bytes: std::mem::take(&mut self.filling_bytes),
+            deltas: std::mem::take(&mut self.filling),
+            shelf: Arc::clone(&self.shelf),
             piece: Mutex::new(None),
+            wake: Box::new(wake),
         });
-        self.held.set(writing.bytes + self.piece_bytes);
-        self.writing = Some(Arc::clone(&writing));
-        let shelf = Arc::clone(&self.shelf);
-        run(Box::new(move || {
-            let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shelf.write(&deltas)));
-            drop(deltas);
-            let written = written.unwrap_or_else(|_| Err(RuntimeError::internal("panic while a step was written out")));
-            *writing.piece.lock() = Some(written);
-            wake();
-        }));
-        Ok(true)
+        self.held.set(self.filling_bytes + self.piece_bytes);
+        self.filling_bytes = 0;
+        let job = Arc::clone(&writing);
+        self.writing = Some(InHand {
+            writing,
+            due: Some(Instant::now() + WRITE_PATIENCE),
+        });
+        Box::new(move || job.work())
+    }
+
+    /// What is being written should be done by now: the same job for another helper, once. Before that: when.
+    pub(crate) fn overdue(&mut self, now: Instant) -> std::result::Result<Option<Box<dyn FnOnce() + Send>>, Instant> {
+        let Some(hand) = &mut self.writing else { return Ok(None) };
+        match hand.due {
+            Some(due) if now < due => Err(due),
+            Some(_) => {
+                hand.due = None;
+                let job = Arc::clone(&hand.writing);
+                Ok(Some(Box::new(move || job.work())))
+            }
+            None => Ok(None),
+        }
     }
 
     /// Whether nothing is being written.
@@ -207,8 +239,8 @@ impl Gather {
     /// # Errors
     /// The last piece could not be written.
     pub(crate) fn settled(&mut self) -> Result<bool> {
-        let Some(writing) = &self.writing else { return Ok(true) };
-        let Some(piece) = writing.piece.lock().take() else {
+        let Some(hand) = &self.writing else { return Ok(true) };
+        let Some(piece) = hand.writing.piece.lock().take() else {
             return Ok(false);
         };
         self.writing = None;
@@ -225,5 +257,65 @@ impl Gather {
         self.filling_bytes = 0;
         self.piece_bytes = self.shelf.piece_bytes();
         (std::mem::take(&mut self.filling), std::mem::take(&mut self.pieces))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use arrow::array::{Int64Array, RecordBatch};
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    /// A helper that gets no processor is not waited for: another one does the same once more, and the piece is there once.
+    #[test]
+    fn what_is_not_written_in_time_is_given_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, false)]));
+        let order = Arc::new(RowOrder::new(Arc::clone(&schema), vec![0]).unwrap());
+        let shelf = Shelf::new(
+            order,
+            &SpillDir::open(dir.path().join("spill")).unwrap(),
+            &Governor::new(64 << 20),
+        );
+        let mut gather = Gather::new(&shelf);
+        let rows = Int64Array::from_iter_values((0..100_000).rev());
+        gather.push(Delta::inserts(
+            RecordBatch::try_new(schema, vec![Arc::new(rows)]).unwrap(),
+        ));
+        assert!(gather.is_full());
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&woken);
+        let started = Instant::now();
+        let slow = gather.write_out(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(!gather.is_full() && !gather.settled().unwrap());
+        assert!(
+            gather
+                .overdue(started)
+                .is_err_and(|due| due >= started + WRITE_PATIENCE)
+        );
+        let later = Instant::now() + WRITE_PATIENCE;
+        let quick = gather.overdue(later).unwrap().unwrap();
+        assert!(gather.overdue(later).is_ok_and(|again| again.is_none()));
+        quick();
+        assert!(gather.settled().unwrap() && gather.overdue(later).is_ok_and(|job| job.is_none()));
+        slow();
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+        let (deltas, pieces) = gather.take();
+        assert!(deltas.is_empty());
+        assert_eq!(pieces.iter().map(|p| p.num_rows()).collect::<Vec<_>>(), [100_000]);
+        let whole = shelf
+            .finish(&deltas, pieces, &|| false)
+            .unwrap()
+            .unwrap()
+            .into_delta()
+            .unwrap()
+            .unwrap();
+        let values = whole.batch.column(0).as_any().downcast_ref::<Int64Array>().unwrap();
+        assert!(values.values().iter().copied().eq(0..100_000));
     }
 }

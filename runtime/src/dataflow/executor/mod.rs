@@ -54,8 +54,8 @@ const LOW_NICENESS: i32 = 6;
 
 /// What a thread gets when others want the processor, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Priority {
-    /// A smaller share: helpers, and the spare threads of heavy regions.
+pub(crate) enum Priority {
+    /// A smaller share: restores, and the spare threads of heavy regions.
     Low,
     /// Nearly nothing, and it is taken from the processor at once when another thread wakes: heavy regions. That another thread is merely
     /// entitled to more would have it wait for the end of the present turn, milliseconds at each of the dozen hand-overs between a write and its reader.
@@ -97,8 +97,7 @@ impl Executor {
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues::default()),
             wakers: [Wakers::default(), Wakers::default()],
-            helpers: Mutex::new(Helpers::default()),
-            helper_work: Condvar::new(),
+            helpers: [Helpers::default(), Helpers::default()],
             helpers_max: threads,
             timer_number: AtomicU64::new(0),
         });
@@ -127,12 +126,7 @@ impl Executor {
             wakers.work.notify_all();
             wakers.spare_work.notify_all();
         }
-        let helpers = {
-            let mut helpers = self.shared.helpers.lock();
-            helpers.stopping = true;
-            std::mem::take(&mut helpers.threads)
-        };
-        self.shared.helper_work.notify_all();
+        let helpers: Vec<_> = self.shared.helpers.iter().flat_map(Helpers::stop).collect();
         let me = std::thread::current().id();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads.into_iter().chain(helpers) {
@@ -194,8 +188,8 @@ pub(crate) struct Shared {
     queues: Mutex<Queues>,
     /// Of each class.
     wakers: [Wakers; 2],
-    helpers: Mutex<Helpers>,
-    helper_work: Condvar,
+    /// By [`Priority`].
+    helpers: [Helpers; 2],
     helpers_max: usize,
     timer_number: AtomicU64,
 }
@@ -207,8 +201,25 @@ struct Wakers {
     spare_work: Condvar,
 }
 
+/// Helper threads of one priority, started when they are first needed.
 #[derive(Default)]
 struct Helpers {
+    queue: Mutex<HelperQueue>,
+    work: Condvar,
+}
+
+impl Helpers {
+    /// No job begins any more; answers the threads.
+    fn stop(&self) -> Vec<JoinHandle<()>> {
+        let mut queue = self.queue.lock();
+        queue.stopping = true;
+        self.work.notify_all();
+        std::mem::take(&mut queue.threads)
+    }
+}
+
+#[derive(Default)]
+struct HelperQueue {
     jobs: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
@@ -351,35 +362,43 @@ impl Shared {
     }
 
     /// Runs `job`, which takes as long as it takes, on a helper thread: restores, which read files, and what big steps have sorted and written. At most as many
-    /// run at once as there are dataflow threads.
-    pub(crate) fn run_blocking(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) {
-        let mut helpers = self.helpers.lock();
-        if helpers.stopping {
+    /// of a priority run at once as there are dataflow threads. A job of [`Priority::Idle`] may take for ever where others want the processors: somebody must have an eye on it.
+    pub(crate) fn run_blocking(self: &Arc<Self>, priority: Priority, job: Box<dyn FnOnce() + Send>) {
+        let helpers = &self.helpers[priority as usize];
+        let mut queue = helpers.queue.lock();
+        if queue.stopping {
             return;
         }
-        helpers.jobs.push_back(job);
-        if helpers.idle < helpers.jobs.len() && helpers.threads.len() < self.helpers_max {
-            let name = format!("levee-helper-{}", helpers.threads.len());
-            helpers.threads.push(spawn(name, self, Self::run_helper));
+        queue.jobs.push_back(job);
+        if queue.idle < queue.jobs.len() && queue.threads.len() < self.helpers_max {
+            let kind = match priority {
+                Priority::Low => "helper",
+                Priority::Idle => "ihelper",
+            };
+            let name = format!("levee-{kind}-{}", queue.threads.len());
+            queue
+                .threads
+                .push(spawn(name, self, move |shared| shared.run_helper(priority)));
         }
-        self.helper_work.notify_one();
+        helpers.work.notify_one();
     }
 
-    fn run_helper(self: &Arc<Self>) {
-        lower_priority(Priority::Low);
-        let mut helpers = self.helpers.lock();
-        while !helpers.stopping {
-            if let Some(job) = helpers.jobs.pop_front() {
-                MutexGuard::unlocked(&mut helpers, || {
+    fn run_helper(self: &Arc<Self>, priority: Priority) {
+        lower_priority(priority);
+        let helpers = &self.helpers[priority as usize];
+        let mut queue = helpers.queue.lock();
+        while !queue.stopping {
+            if let Some(job) = queue.jobs.pop_front() {
+                MutexGuard::unlocked(&mut queue, || {
                     if catch_unwind(AssertUnwindSafe(job)).is_err() {
                         tracing::error!("a helper job panicked outside its own guard");
                     }
                 });
                 continue;
             }
-            helpers.idle += 1;
-            self.helper_work.wait(&mut helpers);
-            helpers.idle -= 1;
+            queue.idle += 1;
+            helpers.work.wait(&mut queue);
+            queue.idle -= 1;
         }
     }
 }
