@@ -318,6 +318,10 @@ impl Shared {
         let mut queues = self.queues.lock();
         while !queues.stopping {
             if !queues.of(class).waits() || queues.of(class).sleeping > 0 {
+                // What this thread filed itself, nobody has been told of.
+                if queues.of(class).waits() {
+                    self.call(&mut queues, class);
+                }
                 queues.of(class).spares += 1;
                 spare_work.wait(&mut queues);
                 queues.of(class).spares -= 1;
