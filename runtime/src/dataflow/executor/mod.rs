@@ -233,7 +233,7 @@ impl Shared {
 
     fn run_tasks(self: &Arc<Self>, class: Class) {
         if class == Class::Heavy {
-            lower_priority(Priority::Low);
+            lower_priority(Priority::Idle);
         }
         let mut own = OwnTime::new();
         let mut queues = self.queues.lock();

@@ -257,3 +257,41 @@ fn heavy_regions_do_not_starve() {
     others.into_iter().for_each(|other| other.join().unwrap());
     executor.shutdown();
 }
+
+/// A slice that lasts as long as it is told to, and then more of the same.
+struct Held(Vec<Poll>, mpsc::Sender<()>, mpsc::Receiver<()>);
+
+impl Job for Held {
+    fn poll(&mut self) -> Poll {
+        self.1.send(()).unwrap();
+        self.2.recv_timeout(Duration::from_secs(60)).unwrap();
+        self.0.pop().unwrap_or(Poll::Done)
+    }
+}
+
+/// A spare thread yields a task while the class's own thread sleeps, which has not been told of it.
+#[test]
+fn what_a_spare_thread_leaves_is_taken_up() {
+    let executor = Executor::new(1);
+    let held = |polls: Vec<Poll>| {
+        let ((began, begins), (go, goes)) = (mpsc::channel(), mpsc::channel());
+        let cell = TaskCell::new(executor.shared(), &Arc::new(Group::default()));
+        cell.set_job(Box::new(Held(polls, began, goes)));
+        cell.wake();
+        begins.recv_timeout(Duration::from_secs(60)).unwrap();
+        (begins, go)
+    };
+    let (_first, go_first) = held(vec![]);
+    // The only thread is in the first one's slice: a spare one takes this.
+    let (second, go_second) = held(vec![Poll::Yield]);
+    go_first.send(()).unwrap();
+    let started = Instant::now();
+    while executor.shared().queues.lock().of(Class::Light).sleeping == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "the thread does not sleep");
+        pass(Duration::from_millis(1));
+    }
+    go_second.send(()).unwrap();
+    second.recv_timeout(Duration::from_secs(10)).expect("the task goes on");
+    go_second.send(()).unwrap();
+    executor.shutdown();
+}
