@@ -425,6 +425,32 @@ pub enum AggFunc {
     ByKey,
 }
 
+impl AggFunc {
+    /// Name, as plans and messages show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Sum => "sum",
+            Self::Avg => "avg",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::BoolAnd => "bool_and",
+            Self::BoolOr => "bool_or",
+            Self::StringAgg => "string_agg",
+            Self::ArrayAgg => "array_agg",
+            Self::Spread(kind) => kind.name(),
+            Self::BitAnd => "bit_and",
+            Self::BitOr => "bit_or",
+            Self::BitXor => "bit_xor",
+            Self::Regression(kind) => kind.name(),
+            Self::PercentileCont => "percentile_cont",
+            Self::PercentileDisc => "percentile_disc",
+            Self::Mode => "mode",
+            Self::ByKey => "first_by",
+        }
+    }
+}
+
 /// Join kinds. `Right` is planned as `Left` with swapped inputs and a Map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JoinKind {

@@ -80,10 +80,7 @@ pub(super) fn rewrite(f: &mut Function, name: &str) -> Result<Option<Expr>> {
             return Err(over_ordered_set(name));
         }
         if is_ordered_set(name) {
-            return Err(PlanError::new(
-                "42809",
-                format!("WITHIN GROUP is required for ordered-set aggregate {name}"),
-            ));
+            return Err(lacks_within_group(name));
         }
         return plain(f, name);
     }
@@ -130,7 +127,12 @@ pub(super) fn rewrite(f: &mut Function, name: &str) -> Result<Option<Expr>> {
     Ok(Some(with_clauses(function(&own, args), f)))
 }
 
-fn over_ordered_set(name: &str) -> PlanError {
+pub(super) fn lacks_within_group(name: &str) -> PlanError {
+    let message = format!("WITHIN GROUP is required for ordered-set aggregate {name}");
+    PlanError::new("42809", message)
+}
+
+pub(super) fn over_ordered_set(name: &str) -> PlanError {
     PlanError::unsupported(format!("OVER is not supported for ordered-set aggregate {name}"))
         .hint("Compute it in a subquery with GROUP BY and join that.")
 }

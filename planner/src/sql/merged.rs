@@ -20,7 +20,7 @@ use sqlparser::ast::{
 
 use super::derived::has_wildcard;
 use super::ext::fold;
-use super::rewrite::join_constraint;
+use super::rewrite::{join_constraint, join_constraint_of};
 use super::syntax::function;
 use crate::{PlanError, Result};
 
@@ -75,25 +75,12 @@ fn merges(from: &TableWithJoins, star: bool) -> bool {
                 JoinOperator::FullOuter(_) | JoinOperator::Right(_) | JoinOperator::RightOuter(_)
             );
             nested(&j.relation)
-                || match constraint(&j.join_operator) {
+                || match join_constraint_of(&j.join_operator) {
                     Some(JoinConstraint::Natural) => true,
                     Some(JoinConstraint::Using(_)) => one_sided || star,
                     _ => false,
                 }
         })
-}
-
-fn constraint(op: &JoinOperator) -> Option<&JoinConstraint> {
-    match op {
-        JoinOperator::Join(c)
-        | JoinOperator::Inner(c)
-        | JoinOperator::Left(c)
-        | JoinOperator::LeftOuter(c)
-        | JoinOperator::Right(c)
-        | JoinOperator::RightOuter(c)
-        | JoinOperator::FullOuter(c) => Some(c),
-        _ => None,
-    }
 }
 
 struct Merger<'a> {
@@ -228,7 +215,7 @@ impl Merger<'_> {
         let mut left = self.factor(&mut from.relation)?;
         for join in &mut from.joins {
             let right = self.factor(&mut join.relation)?;
-            let names = match constraint(&join.join_operator) {
+            let names = match join_constraint_of(&join.join_operator) {
                 Some(JoinConstraint::Using(names)) => names.iter().map(column).collect::<Result<Vec<_>>>()?,
                 Some(JoinConstraint::Natural) => {
                     let common = left.iter().filter(|l| right.iter().any(|r| r.name == l.name));

@@ -524,18 +524,13 @@ impl<'f> Carried<'f> {
                 let ranks = super::aggregates::is_hypothetical(name);
                 let given = matches!(&f.args, FunctionArguments::List(list) if !list.args.is_empty());
                 Err(if ranks && given {
-                    PlanError::new(
-                        "42809",
-                        format!("WITHIN GROUP is required for ordered-set aggregate {name}"),
-                    )
+                    super::aggregates::lacks_within_group(name)
                 } else {
                     PlanError::new("42809", format!("window function {name} requires an OVER clause"))
                 })
             }
             Kind::Aggregate if !over => Ok(()),
-            _ if within_group => Err(PlanError::unsupported(format!(
-                "OVER is not supported for ordered-set aggregate {name}"
-            ))),
+            _ if within_group => Err(super::aggregates::over_ordered_set(name)),
             _ if self.distinct => unsupported("DISTINCT is not implemented for window functions"),
             _ if order_by => unsupported("aggregate ORDER BY is not implemented for window functions"),
             Kind::Window if filter => unsupported("FILTER is not implemented for non-aggregate window functions"),

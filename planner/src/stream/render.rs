@@ -53,26 +53,6 @@ pub(super) fn sql(expr: &Phys) -> String {
 
 /// An aggregate call; `name` gives the text of an input column.
 pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> String {
-    let func = match call.func {
-        AggFunc::Count => "count",
-        AggFunc::Sum => "sum",
-        AggFunc::Avg => "avg",
-        AggFunc::Min => "min",
-        AggFunc::Max => "max",
-        AggFunc::BoolAnd => "bool_and",
-        AggFunc::BoolOr => "bool_or",
-        AggFunc::StringAgg => "string_agg",
-        AggFunc::ArrayAgg => "array_agg",
-        AggFunc::Spread(kind) => kind.name(),
-        AggFunc::BitAnd => "bit_and",
-        AggFunc::BitOr => "bit_or",
-        AggFunc::BitXor => "bit_xor",
-        AggFunc::Regression(kind) => kind.name(),
-        AggFunc::PercentileCont => "percentile_cont",
-        AggFunc::PercentileDisc => "percentile_disc",
-        AggFunc::Mode => "mode",
-        AggFunc::ByKey => "first_by",
-    };
     let mut arg = call.arg.map_or("*".to_string(), &name);
     if matches!(
         call.func,
@@ -91,7 +71,7 @@ pub(super) fn aggregate(call: &AggCall, name: impl Fn(usize) -> String) -> Strin
     let filter = call
         .filter
         .map_or(String::new(), |c| format!(" FILTER (WHERE {})", name(c)));
-    format!("{func}({distinct}{arg}){filter}")
+    format!("{}({distinct}{arg}){filter}", call.func.name())
 }
 
 /// A window function call with its frame; `name` gives the text of an input column.

@@ -3,7 +3,6 @@
 //! DataFusion offers its quick state for groups with DISTINCT too, and that takes every value. A value that stands twice must count once, so
 //! such groups get the state that knows which values it has seen.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, FieldRef};
@@ -21,21 +20,9 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
 }
 
 /// The aggregate function of batch queries.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct PgBitXor {
     inner: Arc<AggregateUDF>,
-}
-
-impl PartialEq for PgBitXor {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-impl Eq for PgBitXor {}
-impl Hash for PgBitXor {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name().hash(state);
-    }
 }
 
 impl AggregateUDFImpl for PgBitXor {

@@ -3,8 +3,6 @@
 //! Rows without k do not count. Of rows with equal k the least x decides, NULL last, so the answer does not depend on the order of rows.
 //! PostgreSQL has neither.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::mem::size_of_val;
 use std::sync::Arc;
 
@@ -27,6 +25,7 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
 }
 
 /// The aggregate function of batch queries.
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct ByKey {
     greatest: bool,
     aliases: Vec<String>,
@@ -40,24 +39,6 @@ impl ByKey {
             aliases: vec![if greatest { "arg_max" } else { "arg_min" }.to_owned()],
             signature: Signature::user_defined(Volatility::Immutable),
         }
-    }
-}
-
-impl fmt::Debug for ByKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl PartialEq for ByKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.greatest == other.greatest
-    }
-}
-impl Eq for ByKey {}
-impl Hash for ByKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.greatest.hash(state);
     }
 }
 

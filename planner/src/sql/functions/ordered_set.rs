@@ -4,8 +4,6 @@
 //! not count. A batch query gathers the values and sorts them; a view keeps them in order. Which places are asked for is [`Place`]'s to
 //! say, for both.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::mem::size_of_val;
 use std::sync::Arc;
 
@@ -101,6 +99,7 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
 }
 
 /// The aggregate function of batch queries.
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct PgOrderedSet {
     kind: OrderedSet,
     signature: Signature,
@@ -112,24 +111,6 @@ impl PgOrderedSet {
             kind,
             signature: Signature::user_defined(Volatility::Immutable),
         }
-    }
-}
-
-impl fmt::Debug for PgOrderedSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name())
-    }
-}
-
-impl PartialEq for PgOrderedSet {
-    fn eq(&self, other: &Self) -> bool {
-        self.kind == other.kind
-    }
-}
-impl Eq for PgOrderedSet {}
-impl Hash for PgOrderedSet {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.kind.hash(state);
     }
 }
 

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::mem::size_of_val;
 use std::sync::Arc;
 
@@ -257,6 +256,7 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
 }
 
 /// The aggregate function of batch queries.
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct PgRegression {
     kind: Regression,
     signature: Signature,
@@ -268,24 +268,6 @@ impl PgRegression {
             kind,
             signature: Signature::user_defined(Volatility::Immutable),
         }
-    }
-}
-
-impl fmt::Debug for PgRegression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name())
-    }
-}
-
-impl PartialEq for PgRegression {
-    fn eq(&self, other: &Self) -> bool {
-        self.kind == other.kind
-    }
-}
-impl Eq for PgRegression {}
-impl Hash for PgRegression {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.kind.hash(state);
     }
 }
 

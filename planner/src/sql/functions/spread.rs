@@ -9,8 +9,6 @@
 //! variance. Both are within a few units of the last place of PostgreSQL's, whose own last digits follow the order of rows.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::mem::size_of_val;
 use std::sync::Arc;
 
@@ -450,6 +448,7 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
 }
 
 /// The aggregate function of batch queries.
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct PgSpread {
     spread: Spread,
     aliases: Vec<String>,
@@ -478,24 +477,6 @@ impl PgSpread {
             [DataType::Float32 | DataType::Float64 | DataType::Null] => Ok(DataType::Float64),
             other => Err(external(no_function(self.spread.name(), other))),
         }
-    }
-}
-
-impl fmt::Debug for PgSpread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.spread.name())
-    }
-}
-
-impl PartialEq for PgSpread {
-    fn eq(&self, other: &Self) -> bool {
-        self.spread == other.spread
-    }
-}
-impl Eq for PgSpread {}
-impl Hash for PgSpread {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.spread.hash(state);
     }
 }
 

@@ -524,25 +524,9 @@ pub(super) fn accumulator_of(
 /// A call as SQL, for messages.
 pub(super) fn display(call: &AggCall, argument: Option<&str>) -> String {
     let name = match call.func {
-        AggFunc::Count => "count",
-        AggFunc::Sum => "sum",
-        AggFunc::Avg => "avg",
-        AggFunc::Min => "min",
-        AggFunc::Max => "max",
-        AggFunc::BoolAnd => "bool_and",
-        AggFunc::BoolOr => "bool_or",
-        AggFunc::StringAgg => "string_agg",
-        AggFunc::ArrayAgg => "array_agg",
-        AggFunc::Spread(kind) => kind.name(),
-        AggFunc::BitAnd => "bit_and",
-        AggFunc::BitOr => "bit_or",
-        AggFunc::BitXor => "bit_xor",
-        AggFunc::Regression(kind) => kind.name(),
-        AggFunc::PercentileCont => "percentile_cont",
-        AggFunc::PercentileDisc => "percentile_disc",
-        AggFunc::Mode => "mode",
         AggFunc::ByKey if call.order_by.iter().any(|k| k.desc) => "max_by",
         AggFunc::ByKey => "min_by",
+        func => func.name(),
     };
     let distinct = if call.distinct { "DISTINCT " } else { "" };
     format!("{name}({distinct}{})", argument.unwrap_or("*"))
