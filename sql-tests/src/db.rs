@@ -268,6 +268,14 @@ impl Db {
             .id
     }
 
+    /// Id of a relation that may have gone meanwhile.
+    fn found(&self, name: &str) -> Outcome<ObjectId> {
+        match self.engine.catalog().by_name(name) {
+            Some(object) => Ok(object.id),
+            None => Err(format!("42P01: relation \"{name}\" does not exist")),
+        }
+    }
+
     /// A table's definition.
     pub fn table_named(&self, name: &str) -> TableDef {
         self.table(self.id(name))
@@ -361,7 +369,7 @@ impl Db {
     /// # Errors
     /// `SQLSTATE: message`.
     pub async fn contents(&self, name: &str) -> Outcome<RecordBatch> {
-        let id = self.id(name);
+        let id = self.found(name)?;
         let snapshot = self.snapshot(&[id], self.last_write()).await?;
         let relation = &snapshot.relations[&id];
         let batches = relation.rows().map_err(text)?;
@@ -373,17 +381,17 @@ impl Db {
     /// # Errors
     /// `SQLSTATE: message`, with the view's name.
     pub async fn compare(&self, views: &[(String, Bound)], at_least: u64) -> Outcome<Vec<(u64, Rows, Rows)>> {
-        let mut ids: Vec<ObjectId> = Vec::new();
-        for (name, query) in views {
-            ids.push(self.id(name));
+        let found: Vec<ObjectId> = views.iter().map(|(name, _)| self.found(name)).collect::<Outcome<_>>()?;
+        let mut ids = found.clone();
+        for (_, query) in views {
             ids.extend(&query.0.reads);
         }
         ids.sort_unstable();
         ids.dedup();
         let snapshot = self.snapshot(&ids, at_least).await?;
         let mut out = Vec::new();
-        for (name, query) in views {
-            let relation = &snapshot.relations[&self.id(name)];
+        for ((name, query), id) in views.iter().zip(found) {
+            let relation = &snapshot.relations[&id];
             let view = to_rows(&relation.rows().map_err(text)?, &query.0);
             let batch = self
                 .run(&query.0, &snapshot)
