@@ -1,14 +1,15 @@
 //! Values assigned to columns: assignment casts, and literals that take their column's type.
 
 use arrow::datatypes::{DataType, Field};
-use datafusion::common::ScalarValue;
+use datafusion::common::{Result as DfResult, ScalarValue};
 use datafusion::logical_expr::Expr;
 use sqlparser::ast::{self, BinaryOperator, Value};
 
 use super::errors::map_df_error;
 use super::functions::call;
 use super::operators::{self, Typed, coerce};
-use super::types;
+use super::types::{self, Modifier};
+use super::typing::castable;
 use crate::{PlanError, Result};
 
 /// Marks a SET expression; the right operand tells the column (see [`target_text`]).
@@ -16,12 +17,16 @@ pub(super) const ASSIGN: [&str; 2] = ["levee", "assign"];
 
 /// A column that is assigned to, as a literal that the typing hook can read.
 pub(super) fn target_text(f: &Field) -> String {
-    let length = types::length_argument(f).map_or_else(String::new, |n| n.to_string());
+    let modifier = match Modifier::of(f) {
+        None => String::new(),
+        Some(Modifier::Length(n)) => n.to_string(),
+        Some(Modifier::Precision(n)) => format!("p{n}"),
+    };
     let t = match types::item_of(f.data_type()) {
         Some(item) => format!("[]{item}"),
         None => f.data_type().to_string(),
     };
-    format!("{t}\u{1}{length}\u{1}{}", f.name())
+    format!("{t}\u{1}{modifier}\u{1}{}", f.name())
 }
 
 /// The column of [`target_text`].
@@ -32,11 +37,15 @@ pub(super) fn parse_target(text: &str) -> Option<Field> {
         Some(item) => types::list_of(item.parse().ok()?),
         None => t.parse().ok()?,
     };
-    let length = parts.next()?;
+    let modifier = parts.next()?;
     let field = Field::new(parts.next()?, t, true);
-    Some(match length.parse::<i64>() {
+    let modifier = match modifier.strip_prefix('p') {
+        Some(digits) => digits.parse().map(Modifier::Precision),
+        None => modifier.parse().map(Modifier::Length),
+    };
+    Some(match modifier {
         Err(_) => field,
-        Ok(n) => types::with_length(field, n),
+        Ok(modifier) => modifier.put_on(field),
     })
 }
 
@@ -50,7 +59,8 @@ fn assignable(from: &DataType, target: &DataType) -> bool {
         || operators::is_text(target)
         || (operators::is_number(from) && operators::is_number(target))
         || (is_json(from) && is_json(target))
-        || operators::pair_type(from, target).is_some();
+        || operators::pair_type(from, target).is_some()
+        || (target == &types::TIME || target == &types::TIMETZ) && castable(from, target).is_ok();
     ok && (operators::is_text(target) || !operators::is_text(from))
 }
 
@@ -75,8 +85,9 @@ pub(super) fn assign(t: Typed, column: &Field) -> Result<Expr> {
         .hint("You will need to rewrite or cast the expression."));
     }
     let e = coerce(t, target)?;
-    match types::length_argument(column) {
-        Some(n) => {
+    match Modifier::of(column) {
+        Some(Modifier::Precision(digits)) => rounded(e, digits).map_err(map_df_error),
+        Some(Modifier::Length(n)) => {
             if let Expr::Literal(ScalarValue::Utf8(Some(s)), _) = &e
                 && i64::try_from(s.len()).is_ok_and(|length| length <= n)
             {
@@ -88,6 +99,12 @@ pub(super) fn assign(t: Typed, column: &Field) -> Result<Expr> {
         }
         None => Ok(e),
     }
+}
+
+/// A time with so many digits of a second.
+pub(super) fn rounded(time: Expr, digits: i64) -> DfResult<Expr> {
+    let digits = Expr::Literal(ScalarValue::Int64(Some(digits)), None);
+    call("pg_time_precision", vec![time, digits])
 }
 
 /// The value of a literal cell, without a detour through the planner: most of what INSERT brings. `None`: not so simple.

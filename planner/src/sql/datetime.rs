@@ -175,45 +175,52 @@ fn parse(s: &str) -> Result<DateTime, Failure> {
         .find(|(_, c)| *c == ' ' || *c == 'T' || *c == 't')
         .map_or(t.len(), |(i, _)| i);
     let (date, rest) = t.split_at(end);
-    let mut rest = rest.trim_start_matches(['T', 't', ' ']);
+    let rest = rest.trim_start_matches(['T', 't', ' ']);
     let mut days = parse_day(date, bc)?;
     let mut time = None;
+    let mut rest = rest;
     if rest.starts_with(|c: char| c.is_ascii_digit()) {
         let end = rest
             .find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'))
             .unwrap_or(rest.len());
         let (clock, after) = rest.split_at(end);
-        let us = parse_clock(clock)?;
-        if us > DAY_US {
-            return Err(Failure::Field);
-        }
+        let (us, after) = half_day(parse_clock(clock)?, after)?;
         if us == DAY_US {
             days += 1;
         }
         time = Some(us % DAY_US);
-        rest = after.trim_start();
-        if let Some(r) = strip_word(rest, "am") {
-            time = time.map(|t| {
-                if t >= 12 * 3_600_000_000 {
-                    t - 12 * 3_600_000_000
-                } else {
-                    t
-                }
-            });
-            rest = r;
-        } else if let Some(r) = strip_word(rest, "pm") {
-            time = time.map(|t| {
-                if t < 12 * 3_600_000_000 {
-                    t + 12 * 3_600_000_000
-                } else {
-                    t
-                }
-            });
-            rest = r;
-        }
+        rest = after;
     }
     let offset = parse_offset(rest.trim())?;
     Ok(DateTime { days, time, offset })
+}
+
+/// A clock's microseconds after `AM` or `PM`, and what follows that.
+fn half_day(us: i64, after: &str) -> Result<(i64, &str), Failure> {
+    const NOON: i64 = DAY_US / 2;
+    if us > DAY_US {
+        return Err(Failure::Field);
+    }
+    let after = after.trim_start();
+    if let Some(rest) = strip_word(after, "am") {
+        return Ok((if us >= NOON { us - NOON } else { us }, rest));
+    }
+    if let Some(rest) = strip_word(after, "pm") {
+        return Ok((if us < NOON { us + NOON } else { us }, rest));
+    }
+    Ok((us, after))
+}
+
+/// Microseconds of the day of a clock and what follows it, and seconds east of UTC if that is an offset.
+pub(super) fn parse_day_time(clock: &str, after: &str) -> Result<(i64, Option<i64>), Failure> {
+    let (us, rest) = half_day(parse_clock(clock)?, after)?;
+    Ok((us, parse_offset(rest.trim())?))
+}
+
+/// The same of a date with a time.
+pub(super) fn parse_moment(s: &str) -> Result<(i64, Option<i64>), Failure> {
+    let moment = parse(s)?;
+    Ok((moment.time.ok_or(Failure::Syntax)?, moment.offset))
 }
 
 fn strip_word<'a>(s: &'a str, word: &str) -> Option<&'a str> {

@@ -97,6 +97,8 @@ fn type_name(t: &ast::DataType) -> String {
         D::Timestamp(_, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz) => "timestamptz",
         D::Timestamp(..) => "timestamp",
         D::Date => "date",
+        D::Time(_, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz) => "timetz",
+        D::Time(..) => "time",
         D::Interval { .. } => "interval",
         D::Text => "text",
         D::Bytea => "bytea",

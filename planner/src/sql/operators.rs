@@ -8,8 +8,8 @@ use datafusion::logical_expr::{BinaryExpr, Cast, Expr, Operator, expr::Placehold
 use super::functions::arith::decimal_parts;
 use super::functions::{call, cast, external};
 use super::types::{
-    self, BARE_NUMERIC, DEVIATION, JSON, JSONB, QUOTIENT, VARIANCE, base_name, interval, item_of, list_of, timestamp,
-    timestamptz,
+    self, BARE_NUMERIC, DEVIATION, JSON, JSONB, QUOTIENT, TIME, TIMETZ, VARIANCE, base_name, interval, item_of,
+    list_of, timestamp, timestamptz,
 };
 use crate::{PlanError, Result};
 
@@ -174,6 +174,11 @@ pub(super) fn pair_type(a: &DataType, b: &DataType) -> Option<DataType> {
         } else {
             timestamp()
         });
+    }
+    match (a, b) {
+        (&TIME, &TIMETZ) | (&TIMETZ, &TIME) => return Some(TIMETZ),
+        (&TIME, iv) | (iv, &TIME) if iv == &interval() => return Some(interval()),
+        _ => {}
     }
     if let (Some(x), Some(y)) = (item_of(a), item_of(b)) {
         // Arrays are of one type or of two: PostgreSQL does not widen their elements.
@@ -479,6 +484,16 @@ fn arithmetic_types(l: &Typed, op: Operator, r: &Typed) -> Option<(DataType, Dat
         (Date32, t) if is_int(t) && plus_minus => Some((Date32, Int32)),
         (t, Date32) if is_int(t) && op == Operator::Plus => Some((Int32, Date32)),
         (Date32, Date32) if op == Operator::Minus => Some((Date32, Date32)),
+        (&TIME, &TIME) if op == Operator::Minus => Some((TIME, TIME)),
+        (&TIME | &TIMETZ, y) if y == &iv && plus_minus => Some((a.clone(), iv)),
+        (x, &TIME | &TIMETZ) if x == &iv && op == Operator::Plus => Some((iv, b.clone())),
+        (Date32, &TIME | &TIMETZ) | (&TIME | &TIMETZ, Date32) if op == Operator::Plus => Some((a.clone(), b.clone())),
+        // A time of day beside a moment is the interval since midnight.
+        (DataType::Timestamp(..), &TIME) if plus_minus => Some((a.clone(), iv)),
+        (&TIME, DataType::Timestamp(..)) if op == Operator::Plus => Some((iv, b.clone())),
+        (Date32, &TIME) if op == Operator::Minus => Some((timestamp(), iv)),
+        (&TIME, y) if is_number(y) && matches!(op, Operator::Multiply | Operator::Divide) => Some((iv, Float64)),
+        (x, &TIME) if is_number(x) && op == Operator::Multiply => Some((Float64, iv)),
         (x, y) if is_moment(x) && is_moment(y) && op == Operator::Minus => {
             let t = pair_type(x, y)?;
             Some((t.clone(), t))
@@ -506,6 +521,8 @@ fn unknown_beside(t: &DataType, op: Operator, left: bool) -> Option<(DataType, D
     match &t {
         DataType::Timestamp(..) if op == Operator::Plus => Some((t, iv)),
         DataType::Timestamp(..) if op == Operator::Minus => Some((t.clone(), t)),
+        &TIME | &TIMETZ if op == Operator::Plus && !left => Some((t, iv)),
+        &TIME if op == Operator::Minus => Some((TIME, TIME)),
         DataType::Date32 if op == Operator::Minus => Some((t.clone(), t)),
         DataType::Date32 if op == Operator::Plus => Some((timestamp(), iv)),
         x if x == &iv && matches!(op, Operator::Plus | Operator::Minus) => Some((iv.clone(), iv)),

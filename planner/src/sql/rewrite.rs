@@ -180,6 +180,7 @@ fn prepare_query(q: &mut Query) -> Result<()> {
             }
         }
     }
+    super::unions::settle_values(&mut q.body)?;
     prepare_body(&mut q.body)
 }
 
@@ -449,7 +450,8 @@ impl Rewriter {
             Moment::Timestamptz => cast(string(&text), timestamptz),
             Moment::Timestamp => cast(string(&text), ast::DataType::Timestamp(None, TimezoneInfo::None)),
             Moment::Date => cast(string(&text), ast::DataType::Date),
-            Moment::Time => return Err(no_time(name)),
+            Moment::Time => cast(string(&text), ast::DataType::Time(None, TimezoneInfo::None)),
+            Moment::Timetz => cast(string(&text), ast::DataType::Time(None, TimezoneInfo::WithTimeZone)),
         })
     }
 }
@@ -461,12 +463,13 @@ fn streaming_moment(name: &str, moment: Moment) -> Result<Expr> {
         Moment::Timestamptz => now,
         Moment::Timestamp => cast(now, ast::DataType::Timestamp(None, TimezoneInfo::None)),
         Moment::Date => cast(now, ast::DataType::Date),
-        Moment::Time => return Err(no_time(name)),
+        Moment::Time | Moment::Timetz => {
+            return Err(
+                PlanError::unsupported(format!("{name} is not supported in a materialized view"))
+                    .hint("Compare with current_timestamp."),
+            );
+        }
     })
-}
-
-fn no_time(name: &str) -> PlanError {
-    PlanError::unsupported(format!("{name} is not supported")).hint("Use current_timestamp.")
 }
 
 /// Functions that tell the time.
@@ -476,6 +479,7 @@ enum Moment {
     Timestamp,
     Date,
     Time,
+    Timetz,
 }
 
 impl Moment {
@@ -486,7 +490,8 @@ impl Moment {
             }
             "localtimestamp" => Self::Timestamp,
             "current_date" => Self::Date,
-            "current_time" | "localtime" => Self::Time,
+            "localtime" => Self::Time,
+            "current_time" => Self::Timetz,
             _ => return None,
         })
     }

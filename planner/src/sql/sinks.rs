@@ -15,6 +15,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 
 use super::Options;
 use super::ast::{CreateSink, FormatClause};
+use super::types::{JSON, JSONB, TIMETZ, UUID, base_name};
 use crate::catalog::{Encoding, SinkDef, SinkMode, SourceFormat};
 use crate::plan::{StreamPlan, StreamProps};
 use crate::{PlanError, Result};
@@ -324,10 +325,16 @@ fn check_columns(connector: &str, encode: Encoding, schema: &SchemaRef) -> Resul
             )
             .hint("Rename the column with AS."));
         }
-        if encode == Encoding::Parquet && matches!(field.data_type(), DataType::Interval(_)) {
+        // Parquet has no such types, or would read them back as bytes.
+        let lost = matches!(
+            field.data_type(),
+            DataType::Interval(_) | &TIMETZ | &UUID | &JSON | &JSONB
+        );
+        if encode == Encoding::Parquet && lost {
             return Err(PlanError::unsupported(format!(
-                "column \"{}\" of type interval in Parquet is not supported",
-                field.name()
+                "column \"{}\" of type {} in Parquet is not supported",
+                field.name(),
+                base_name(field.data_type())
             ))
             .hint("Cast it to text."));
         }

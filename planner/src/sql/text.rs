@@ -24,7 +24,7 @@ pub enum Failure {
 impl Failure {
     /// The error for `text` as a value of type `name`.
     pub fn error(self, name: &str, text: &str) -> PlanError {
-        let is_time = matches!(name, "date" | "interval") || name.starts_with("timestamp");
+        let is_time = matches!(name, "date" | "interval") || name.starts_with("time");
         let short = name.strip_suffix(" without time zone").unwrap_or(name);
         match self {
             Failure::Syntax if is_time => {

@@ -10,7 +10,8 @@
 //! | `variance`, `stddev` of integers and numeric | [`VARIANCE`], [`DEVIATION`] |
 //! | text, varchar, varchar(n) | Utf8; `varchar` and its length stand in field metadata |
 //! | bytea | Binary |
-//! | date, timestamp, timestamptz | Date32, Timestamp(µs), Timestamp(µs, "UTC") |
+//! | date, timestamp, timestamptz | Date32, Timestamp(µs), Timestamp(µs, "UTC"); a precision stands in field metadata |
+//! | time, timetz | [`TIME`], [`TIMETZ`]: bytes of [`super::clock`], which are equal and ordered as the values are |
 //! | interval | Interval(MonthDayNano) |
 //! | uuid | [`UUID`] |
 //! | json, jsonb | [`JSON`]: its text; [`JSONB`]: bytes of [`super::json`], which are equal and ordered as the values are |
@@ -43,6 +44,10 @@ pub const JSON: DataType = DataType::BinaryView;
 pub const JSONB: DataType = DataType::LargeBinary;
 /// uuid.
 pub const UUID: DataType = DataType::FixedSizeBinary(16);
+/// time, in microseconds.
+pub const TIME: DataType = DataType::Time64(TimeUnit::Microsecond);
+/// timetz.
+pub const TIMETZ: DataType = DataType::FixedSizeBinary(12);
 /// Largest precision that can be declared.
 pub const DECLARED_PRECISION_MAX: u8 = 74;
 
@@ -52,6 +57,8 @@ pub const META_TYPE: &str = "pg.type";
 const BLANK_PADDED: &str = "bpchar";
 /// Field metadata: the length of `varchar(n)`.
 pub const META_LENGTH: &str = "pg.length";
+/// Field metadata: how many digits of a second a time of the column has, if not six.
+const META_PRECISION: &str = "pg.precision";
 
 /// Is it one of the types of numeric whose digits no declaration bounds?
 pub fn is_unlimited(t: &DataType) -> bool {
@@ -106,20 +113,17 @@ pub fn field_of(sql: &ast::DataType) -> Result<FieldRef> {
         S::Varchar(n) | S::CharacterVarying(n) | S::CharVarying(n) => varchar(n.as_ref()),
         S::Bytea => plain(DataType::Binary),
         S::Date => plain(DataType::Date32),
-        S::Timestamp(p, zone) => {
-            precision(sql, *p)?;
-            match zone {
-                TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => plain(timestamp()),
-                TimezoneInfo::WithTimeZone | TimezoneInfo::Tz => plain(timestamptz()),
-            }
-        }
+        S::Timestamp(p, zone) => with_precision(if is_zoned(zone) { timestamptz() } else { timestamp() }, *p),
+        S::Time(p, zone) => with_precision(if is_zoned(zone) { TIMETZ } else { TIME }, *p),
         S::Interval {
             fields: None,
-            precision: p,
-        } => {
-            precision(sql, *p)?;
-            plain(interval())
-        }
+            precision: None | Some(6),
+        } => plain(interval()),
+        S::Interval { fields: None, .. } => Err(PlanError::unsupported(format!(
+            "type {} is not supported",
+            sql.to_string().to_lowercase()
+        ))
+        .hint("Leave the precision out (microseconds).")),
         S::Char(length) | S::Character(length) => character(length.as_ref()),
         S::Regclass => plain(DataType::Utf8),
         S::JSON => plain(JSON),
@@ -135,9 +139,11 @@ pub fn field_of(sql: &ast::DataType) -> Result<FieldRef> {
 
 /// Arrays of a type. As in PostgreSQL, `integer[][]` is `integer[]`; values have one dimension here.
 fn array(item: &Field) -> Result<FieldRef> {
-    if varchar_length(item).is_some() {
+    if varchar_length(item).is_some() || time_precision(item).is_some() {
+        let plain = base_name(item.data_type());
         return Err(
-            PlanError::unsupported(format!("type {}[] is not supported", pg_type_name(item))).hint("Use text[]."),
+            PlanError::unsupported(format!("type {}[] is not supported", pg_type_name(item)))
+                .hint(format!("Use {plain}[].")),
         );
     }
     let t = match item.data_type() {
@@ -155,7 +161,20 @@ fn custom(name: &ast::ObjectName, args: &[String]) -> Result<FieldRef> {
             Err(PlanError::unsupported(format!("type {name} is not supported"))
                 .hint("Use integer or bigint and give the keys in the INSERT."))
         }
-        "timestamptz" if args.is_empty() => plain(timestamptz()),
+        "timestamptz" | "timetz" => {
+            let t = if name == "timetz" { TIMETZ } else { timestamptz() };
+            match args {
+                [] => plain(t),
+                [p] => with_precision(
+                    t,
+                    Some(
+                        p.parse()
+                            .map_err(|_| PlanError::new("22023", "invalid type modifier"))?,
+                    ),
+                ),
+                _ => Err(PlanError::new("22023", "invalid type modifier")),
+            }
+        }
         "name" | "regtype" | "regproc" | "regnamespace" => plain(DataType::Utf8),
         "oid" => plain(DataType::Int32),
         "json" => plain(JSON),
@@ -187,6 +206,8 @@ fn type_of_name(name: &str) -> Option<DataType> {
         "date" => DataType::Date32,
         "timestamp" => timestamp(),
         "timestamptz" => timestamptz(),
+        "time" => TIME,
+        "timetz" => TIMETZ,
         "interval" => interval(),
         "uuid" => UUID,
         "json" => JSON,
@@ -198,17 +219,60 @@ fn type_of_name(name: &str) -> Option<DataType> {
 fn unsupported_type(name: &str) -> PlanError {
     PlanError::unsupported(format!("type {name} is not supported")).hint(
         "Supported are boolean, smallint, integer, bigint, real, double precision, numeric, text, varchar, bytea, date, \
-         timestamp, timestamptz, interval, uuid, json, jsonb and arrays of these.",
+         time, timetz, timestamp, timestamptz, interval, uuid, json, jsonb and arrays of these.",
     )
 }
 
-fn precision(sql: &ast::DataType, p: Option<u64>) -> Result<()> {
-    match p {
-        None | Some(6) => Ok(()),
-        Some(_) => Err(
-            PlanError::unsupported(format!("type {} is not supported", sql.to_string().to_lowercase()))
-                .hint("Leave the precision out (microseconds) and use date_trunc."),
-        ),
+fn is_zoned(zone: &TimezoneInfo) -> bool {
+    matches!(zone, TimezoneInfo::WithTimeZone | TimezoneInfo::Tz)
+}
+
+/// A type of times with so many digits of a second; more than six are six, as in PostgreSQL.
+fn with_precision(t: DataType, digits: Option<u64>) -> Result<FieldRef> {
+    let field = Field::new("", t, true);
+    Ok(Arc::new(match digits {
+        Some(digits @ 0..6) => field.with_metadata(HashMap::from([(META_PRECISION.to_owned(), digits.to_string())])),
+        _ => field,
+    }))
+}
+
+/// How many digits of a second the times of a column have, if fewer than six.
+pub fn time_precision(field: &Field) -> Option<u32> {
+    field.metadata().get(META_PRECISION)?.parse().ok()
+}
+
+/// What distinguishes a column's type from the Arrow type, as a number: what a cast to it takes beside the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Modifier {
+    /// `varchar(n)`, or `character(n)` if negative.
+    Length(i64),
+    /// `timestamp(n)` and its like.
+    Precision(i64),
+}
+
+impl Modifier {
+    /// Of a column.
+    pub(super) fn of(field: &Field) -> Option<Self> {
+        if let Some(digits) = time_precision(field) {
+            return Some(Self::Precision(digits.into()));
+        }
+        let n = i64::try_from(varchar_length(field)?).ok()?;
+        Some(Self::Length(if is_character(field) { -n } else { n }))
+    }
+
+    /// A column that has it.
+    pub(super) fn put_on(self, field: Field) -> Field {
+        let meta = match self {
+            Self::Precision(digits) => vec![(META_PRECISION, digits.to_string())],
+            Self::Length(n) => {
+                let kind = if n < 0 { BLANK_PADDED } else { "varchar" };
+                vec![
+                    (META_TYPE, kind.to_owned()),
+                    (META_LENGTH, n.unsigned_abs().to_string()),
+                ]
+            }
+        };
+        field.with_metadata(meta.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
     }
 }
 
@@ -282,12 +346,6 @@ pub fn is_character(field: &Field) -> bool {
     field.metadata().get(META_TYPE).is_some_and(|t| t == BLANK_PADDED)
 }
 
-/// The length of a `varchar(n)` field, negative of a `character(n)` one: what `pg_varchar` takes.
-pub(super) fn length_argument(field: &Field) -> Option<i64> {
-    let n = i64::try_from(varchar_length(field)?).ok()?;
-    Some(if is_character(field) { -n } else { n })
-}
-
 fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
     let mut meta = HashMap::from([(META_TYPE.to_owned(), "varchar".to_owned())]);
     match length {
@@ -308,7 +366,7 @@ fn varchar(length: Option<&CharacterLength>) -> Result<FieldRef> {
     Ok(Arc::new(Field::new("", DataType::Utf8, true).with_metadata(meta)))
 }
 
-/// Whether records of both sources and sinks can hold values of a type.
+/// Whether records of sources and sinks can hold values of a type.
 pub fn is_in_records(data_type: &DataType) -> bool {
     matches!(
         data_type,
@@ -324,26 +382,18 @@ pub fn is_in_records(data_type: &DataType) -> bool {
             | DataType::Binary
             | DataType::Date32
             | DataType::Timestamp(TimeUnit::Microsecond, _)
+            | DataType::Time64(TimeUnit::Microsecond)
             | DataType::Interval(IntervalUnit::MonthDayNano)
+            | &TIMETZ
+            | &UUID
+            | &JSON
+            | &JSONB
     )
-}
-
-/// Whether records of sources can hold values of a type.
-pub fn is_in_sources(data_type: &DataType) -> bool {
-    is_in_records(data_type) || data_type == &JSON || data_type == &JSONB
 }
 
 /// The length limit of a `varchar(n)` or `character(n)` field.
 pub fn varchar_length(field: &Field) -> Option<usize> {
     field.metadata().get(META_LENGTH)?.parse().ok()
-}
-
-/// The field with the length that [`length_argument`] told.
-pub(super) fn with_length(field: Field, length: i64) -> Field {
-    let kind = if length < 0 { BLANK_PADDED } else { "varchar" };
-    let length = length.unsigned_abs().to_string();
-    let meta = [(META_TYPE, kind.to_owned()), (META_LENGTH, length)];
-    field.with_metadata(meta.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
 /// PostgreSQL's name of a column's type, as `format_type` prints it.
@@ -356,6 +406,9 @@ pub fn pg_type_name(field: &Field) -> String {
     }
     if is_character(field) {
         return format!("character({})", varchar_length(field).unwrap_or(1));
+    }
+    if let (Some(digits), Some((kind, zone))) = (time_precision(field), base_name(field.data_type()).split_once(' ')) {
+        return format!("{kind}({digits}) {zone}");
     }
     match field.data_type() {
         t @ (DataType::Decimal128(p, s) | DataType::Decimal256(p, s)) if !is_unlimited(t) => {
@@ -383,6 +436,7 @@ pub fn base_name(t: &DataType) -> &'static str {
         }
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "text",
         &UUID => "uuid",
+        &TIMETZ => "time with time zone",
         &JSON => "json",
         &JSONB => "jsonb",
         DataType::Binary | DataType::FixedSizeBinary(_) => "bytea",
@@ -416,6 +470,8 @@ fn array_name(item: &str) -> &'static str {
         "date" => "date[]",
         "timestamp without time zone" => "timestamp without time zone[]",
         "timestamp with time zone" => "timestamp with time zone[]",
+        "time without time zone" => "time without time zone[]",
+        "time with time zone" => "time with time zone[]",
         "interval" => "interval[]",
         _ => "anyarray",
     }
@@ -434,6 +490,8 @@ fn array_oid(item: u32) -> u32 {
         1042 => 1014,
         1043 => 1015,
         1082 => 1182,
+        1083 => 1183,
+        1266 => 1270,
         1114 => 1115,
         1184 => 1185,
         1186 => 1187,
@@ -450,6 +508,8 @@ pub fn oid(field: &Field) -> u32 {
     match field.data_type() {
         DataType::Boolean => 16,
         &UUID => 2950,
+        &TIMETZ => 1266,
+        DataType::Time32(_) | DataType::Time64(_) => 1083,
         &JSON => 114,
         &JSONB => 3802,
         DataType::Binary | DataType::FixedSizeBinary(_) => 17,
@@ -482,7 +542,7 @@ pub fn typmod(field: &Field) -> i32 {
         DataType::Utf8 => varchar_length(field)
             .and_then(|n| i32::try_from(n).ok())
             .map_or(-1, |n| n + 4),
-        _ => -1,
+        _ => time_precision(field).and_then(|n| i32::try_from(n).ok()).unwrap_or(-1),
     }
 }
 
@@ -500,6 +560,8 @@ pub fn type_of_oid(oid: u32) -> Option<DataType> {
         1114 => timestamp(),
         1184 => timestamptz(),
         1186 => interval(),
+        1083 => TIME,
+        1266 => TIMETZ,
         1700 => BARE_NUMERIC,
         19 | 25 | 1042 | 1043 => DataType::Utf8,
         114 => JSON,
@@ -517,6 +579,8 @@ pub fn type_of_oid(oid: u32) -> Option<DataType> {
         1115 => list_of(timestamp()),
         1185 => list_of(timestamptz()),
         1187 => list_of(interval()),
+        1183 => list_of(TIME),
+        1270 => list_of(TIMETZ),
         1231 => list_of(BARE_NUMERIC),
         2951 => list_of(UUID),
         199 => list_of(JSON),
@@ -535,6 +599,8 @@ pub fn canonical(t: &DataType) -> DataType {
         DataType::Decimal32(p, s) | DataType::Decimal64(p, s) => DataType::Decimal128(*p, *s),
         DataType::Utf8View | DataType::LargeUtf8 | DataType::Null => DataType::Utf8,
         &UUID => UUID,
+        &TIMETZ => TIMETZ,
+        DataType::Time32(_) | DataType::Time64(_) => TIME,
         DataType::FixedSizeBinary(_) => DataType::Binary,
         DataType::Date64 => DataType::Date32,
         DataType::Timestamp(_, None) => timestamp(),

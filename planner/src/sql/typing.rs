@@ -14,10 +14,11 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
 use sqlparser::ast::BinaryOperator;
 
+use super::assign::rounded;
 use super::errors::map_df_error;
 use super::functions::{call, external};
 use super::operators::{self, Typed, binary, boolean, cast_expr, coerce, common_type, df, is_unknown};
-use super::types::{self, JSON, JSONB};
+use super::types::{self, JSON, JSONB, Modifier, TIME, TIMETZ, interval, timestamptz};
 use crate::{PlanError, Result};
 
 /// The marking operator; no user can write it.
@@ -206,8 +207,15 @@ impl Typer<'_> {
                 None => Err(external(PlanError::internal("unary minus without an operand"))),
             },
             Expr::ScalarFunction(f) => super::calls::scalar(f, self.schema),
-            Expr::AggregateFunction(f) if f.params.distinct => self.distinct_aggregate(f),
-            Expr::WindowFunction(w) => super::window_calls::typed_call(w, self.schema),
+            Expr::AggregateFunction(f) => match super::interval_sums::of_aggregate(&f, self.schema)? {
+                Some(sums) => Ok(sums),
+                None if f.params.distinct => self.distinct_aggregate(f),
+                None => Ok(Expr::AggregateFunction(f)),
+            },
+            Expr::WindowFunction(w) => match super::interval_sums::of_window(&w, self.schema)? {
+                Some(sums) => type_expr(sums, self.schema),
+                None => super::window_calls::typed_call(w, self.schema),
+            },
             Expr::IsTrue(e) => Ok(Expr::IsTrue(Box::new(df(boolean(self.typed(*e)?, "IS TRUE"))?))),
             Expr::IsFalse(e) => Ok(Expr::IsFalse(Box::new(df(boolean(self.typed(*e)?, "IS FALSE"))?))),
             Expr::IsNotTrue(e) => Ok(Expr::IsNotTrue(Box::new(df(boolean(self.typed(*e)?, "IS NOT TRUE"))?))),
@@ -238,7 +246,7 @@ impl Typer<'_> {
     fn cast(&self, c: Cast) -> DfResult<Expr> {
         let target = c.field.data_type().clone();
         let inner = self.typed(*c.expr)?;
-        let length = types::length_argument(&c.field);
+        let modifier = Modifier::of(&c.field);
         let cast = match (&inner.expr, &inner.ty) {
             // A text literal has a type only if it is cast to one, so the cast stays.
             (Expr::Literal(..), None) if operators::is_text(&target) => {
@@ -252,8 +260,9 @@ impl Typer<'_> {
             }
             (_, None) => df(coerce(inner, &target))?,
         };
-        match length {
-            Some(n) => {
+        match modifier {
+            Some(Modifier::Precision(digits)) => rounded(cast, digits),
+            Some(Modifier::Length(n)) => {
                 let n = Expr::Literal(ScalarValue::Int64(Some(n)), None);
                 call(
                     "pg_varchar",
@@ -499,6 +508,10 @@ pub(super) fn castable(from: &DataType, to: &DataType) -> Result<()> {
         || (operators::is_number(from) && operators::is_number(to))
         || matches!((from, to), (Boolean, Int32) | (Int32, Boolean))
         || matches!((from, to), (Date32 | Timestamp(..), Date32 | Timestamp(..)))
+        || matches!((from, to), (Timestamp(..), &TIME) | (&TIMETZ, &TIME) | (&TIME, &TIMETZ))
+        || (from == &timestamptz() && to == &TIMETZ)
+        || (from == &TIME && to == &interval())
+        || (from == &interval() && to == &TIME)
         || types::canonical(from) == types::canonical(to)
         || from == &DataType::Null
         || (matches!(from, &JSON | &JSONB) && matches!(to, &JSON | &JSONB))

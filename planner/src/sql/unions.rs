@@ -18,7 +18,7 @@ use datafusion::common::{Column, NullEquality, Result as DfResult, TableReferenc
 use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::logical_plan::{Join, JoinType};
 use datafusion::logical_expr::{Cast, Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Union};
-use sqlparser::ast::{Query, SetExpr, SetOperator, SetQuantifier, Values};
+use sqlparser::ast::{self, Query, SetExpr, SetOperator, SetQuantifier, Values};
 
 use super::functions::external;
 use super::operators::{Typed, cast_expr, common_type, df, is_text, is_unknown};
@@ -107,6 +107,61 @@ fn tree(op: SetOperator, quantifier: SetQuantifier, branches: &mut Vec<SetExpr>)
         left,
         right,
     }
+}
+
+/// Rows of VALUES in which an untyped literal stands below an expression of some type become the union of their rows: its types are PostgreSQL's,
+/// DataFusion takes the literal for a text.
+///
+/// # Errors
+/// 42601: rows of different lengths.
+pub(super) fn settle_values(body: &mut SetExpr) -> Result<()> {
+    match body {
+        SetExpr::SetOperation { left, right, .. } => {
+            settle_values(left)?;
+            settle_values(right)
+        }
+        SetExpr::Values(values)
+            if values
+                .rows
+                .windows(2)
+                .any(|rows| rows[0].content.len() != rows[1].content.len()) =>
+        {
+            Err(PlanError::new("42601", "VALUES lists must all be the same length"))
+        }
+        SetExpr::Values(values) if is_mixed(values) => {
+            let one = super::parse::parse_query("SELECT 1")?.body;
+            let rows = std::mem::take(&mut values.rows);
+            let mut selects: Vec<SetExpr> = rows.into_iter().map(|row| select_of(&one, row.content)).collect();
+            *body = tree(SetOperator::Union, SetQuantifier::All, &mut selects);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_mixed(values: &Values) -> bool {
+    let width = values.rows.first().map_or(0, |row| row.content.len());
+    let kind = |e: &ast::Expr| match e {
+        ast::Expr::Value(v) if matches!(v.value, ast::Value::Null) => None,
+        e => Some(super::assign::untyped(e)),
+    };
+    (0..width).any(|column| {
+        let mut kinds = values.rows.iter().filter_map(|row| kind(&row.content[column]));
+        kinds.next().is_some_and(|first| kinds.any(|other| other != first))
+    })
+}
+
+/// `SELECT a AS column1, b AS column2`.
+fn select_of(one: &SetExpr, row: Vec<ast::Expr>) -> SetExpr {
+    let mut body = one.clone();
+    if let SetExpr::Select(select) = &mut body {
+        let named = |(i, expr)| ast::SelectItem::ExprWithAlias {
+            expr,
+            alias: ast::Ident::new(format!("column{}", i + 1)),
+        };
+        select.projection = row.into_iter().enumerate().map(named).collect();
+    }
+    body
 }
 
 /// Does a query unite others, at its top?

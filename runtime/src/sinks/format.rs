@@ -9,20 +9,27 @@
 //! | bytea | `\x6c76` | the same as a string |
 //! | date, timestamp | `2013-01-01 05:00:00` | `"2013-01-01T05:00:00"` |
 //! | timestamptz | `2013-01-01 05:00:00+00` | `"2013-01-01T05:00:00+00:00"` |
-//! | interval | `1 mon 2 days` | the same as a string |
+//! | time, timetz, interval, uuid | `1 mon 2 days` | the same as a string |
+//! | json, jsonb | itself | itself, as a part of the record |
 //!
 //! Every value reads back as the same value.
 
 use std::io::Write;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, PrimitiveArray, RecordBatch, StringArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, LargeBinaryArray,
+    PrimitiveArray, RecordBatch, StringArray,
+};
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Decimal256Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
-    IntervalMonthDayNanoType, IntervalUnit, SchemaRef, TimeUnit, TimestampMicrosecondType, i256,
+    IntervalMonthDayNanoType, IntervalUnit, SchemaRef, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType, i256,
 };
+use levee_planner::sql::clock::{ZonedTime, format_time, format_timetz};
 use levee_planner::sql::datetime::{format_date, format_timestamp, format_timestamptz};
-use levee_planner::sql::text::{format_bytea, format_float4, format_float8, format_interval, format_numeric};
-use levee_planner::sql::types;
+use levee_planner::sql::text::{
+    format_bytea, format_float4, format_float8, format_interval, format_numeric, format_uuid,
+};
+use levee_planner::sql::{json, types};
 
 use crate::{Result, RuntimeError};
 
@@ -46,6 +53,11 @@ pub(super) enum Column<'a> {
     Date(&'a PrimitiveArray<Date32Type>),
     Timestamp(&'a PrimitiveArray<TimestampMicrosecondType>, bool),
     Interval(&'a PrimitiveArray<IntervalMonthDayNanoType>),
+    Time(&'a PrimitiveArray<Time64MicrosecondType>),
+    Timetz(&'a FixedSizeBinaryArray),
+    Uuid(&'a FixedSizeBinaryArray),
+    Json(&'a BinaryViewArray),
+    Jsonb(&'a LargeBinaryArray),
 }
 
 /// All types can be written.
@@ -92,6 +104,11 @@ impl<'a> Column<'a> {
             DataType::Date32 => Self::Date(array.as_primitive()),
             DataType::Timestamp(TimeUnit::Microsecond, zone) => Self::Timestamp(array.as_primitive(), zone.is_some()),
             DataType::Interval(IntervalUnit::MonthDayNano) => Self::Interval(array.as_primitive()),
+            &types::TIME => Self::Time(array.as_primitive()),
+            &types::TIMETZ => Self::Timetz(array.as_fixed_size_binary()),
+            &types::UUID => Self::Uuid(array.as_fixed_size_binary()),
+            &types::JSON => Self::Json(array.as_binary_view()),
+            &types::JSONB => Self::Jsonb(array.as_binary()),
             other => return Err(RuntimeError::internal(format!("a sink cannot write type {other}"))),
         })
     }
@@ -111,6 +128,10 @@ impl<'a> Column<'a> {
             Self::Date(a) => a,
             Self::Timestamp(a, _) => a,
             Self::Interval(a) => a,
+            Self::Time(a) => a,
+            Self::Timetz(a) | Self::Uuid(a) => a,
+            Self::Json(a) => a,
+            Self::Jsonb(a) => a,
         }
     }
 
@@ -138,6 +159,11 @@ impl<'a> Column<'a> {
             Self::Timestamp(a, false) => out.extend_from_slice(format_timestamp(a.value(row)).as_bytes()),
             Self::Timestamp(a, true) => out.extend_from_slice(format_timestamptz(a.value(row)).as_bytes()),
             Self::Interval(a) => out.extend_from_slice(format_interval(a.value(row)).as_bytes()),
+            Self::Time(a) => out.extend_from_slice(format_time(a.value(row)).as_bytes()),
+            Self::Timetz(a) => out.extend_from_slice(format_timetz(ZonedTime::of_bytes(a.value(row))).as_bytes()),
+            Self::Uuid(a) => out.extend_from_slice(format_uuid(a.value(row)).as_bytes()),
+            Self::Json(a) => out.extend_from_slice(a.value(row)),
+            Self::Jsonb(a) => out.extend_from_slice(json::text(a.value(row)).as_bytes()),
         }
     }
 
@@ -160,6 +186,13 @@ impl<'a> Column<'a> {
             Self::Int16(_) | Self::Int32(_) | Self::Int64(_) | Self::Decimal128(_) | Self::Decimal256(_) => {
                 self.put_text(out, row);
             }
+            // A record is one line. In JSON, line breaks stand between values only.
+            Self::Json(a) => out.extend(
+                a.value(row)
+                    .iter()
+                    .map(|&b| if matches!(b, b'\n' | b'\r') { b' ' } else { b }),
+            ),
+            Self::Jsonb(_) => self.put_text(out, row),
             Self::Float32(a) if a.value(row).is_finite() => self.put_text(out, row),
             Self::Float64(a) if a.value(row).is_finite() => self.put_text(out, row),
             Self::Text(a) => put_json_string(out, a.value(row)),
@@ -197,6 +230,20 @@ impl<'a> Column<'a> {
                 out.extend_from_slice(&(v.nanoseconds / 1000).to_be_bytes());
                 out.extend_from_slice(&v.days.to_be_bytes());
                 out.extend_from_slice(&v.months.to_be_bytes());
+            }
+            Self::Time(a) => put_field(out, &a.value(row).to_be_bytes()),
+            Self::Timetz(a) => {
+                let v = ZonedTime::of_bytes(a.value(row));
+                out.extend_from_slice(&12_i32.to_be_bytes());
+                out.extend_from_slice(&v.us.to_be_bytes());
+                out.extend_from_slice(&v.west.to_be_bytes());
+            }
+            Self::Uuid(a) => put_field(out, a.value(row)),
+            Self::Json(a) => put_field(out, a.value(row)),
+            Self::Jsonb(a) => {
+                // The version of the form stands before the text.
+                let text = json::text(a.value(row));
+                put_field(out, &[&[1], text.as_bytes()].concat());
             }
         }
     }
@@ -353,6 +400,7 @@ mod tests {
 
     use arrow::array::{Decimal256Array, Float64Array, Int64Array, TimestampMicrosecondArray};
     use arrow::datatypes::{Field, Schema};
+    use levee_planner::sql::functions::cast::cast_array;
     use levee_planner::sql::types::BARE_NUMERIC;
 
     use super::*;
@@ -401,6 +449,48 @@ mod tests {
             String::from_utf8(out).unwrap(),
             r#"{"__op":"delete","n":null,"f":"NaN","s":"","d":0.00001,"t":"1970-01-01T00:00:01.5+00:00","b":"\\x"}"#
         );
+    }
+
+    #[test]
+    fn times_uuids_and_json_stand_in_one_line() {
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![
+            "10:20:30.5",
+            "10:20+05:30",
+            "00000000-0000-0000-0000-00000000000A",
+            "{\"a\":\n [1,\r\n \"\\n\"]}",
+            "{\"b\": 1,\n\"a\": null}",
+        ]));
+        let types = [types::TIME, types::TIMETZ, types::UUID, types::JSON, types::JSONB];
+        let names = ["t", "z", "u", "j", "k"];
+        let fields = types
+            .iter()
+            .zip(names)
+            .map(|(t, name)| Field::new(name, t.clone(), true));
+        let arrays = types
+            .iter()
+            .enumerate()
+            .map(|(i, t)| cast_array(&texts.slice(i, 1), t).unwrap());
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), arrays.collect()).unwrap();
+        let columns = columns(&batch).unwrap();
+        let columns: Vec<&Column<'_>> = columns.iter().collect();
+        let mut out = Vec::new();
+        JsonRows::new(&batch.schema(), 0..5).put(&mut out, &columns, 0, None);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            r#"{"t":"10:20:30.5","z":"10:20:00+05:30","u":"00000000-0000-0000-0000-00000000000a","j":{"a":  [1,   "\n"]},"k":{"a": null, "b": 1}}"#
+        );
+        let mut out = Vec::new();
+        columns[0].put_binary(&mut out, 0);
+        columns[1].put_binary(&mut out, 0);
+        let us = (10 * 3600 + 20 * 60) * 1_000_000_i64;
+        let expected = [
+            &8_i32.to_be_bytes()[..],
+            &(us + 30_500_000).to_be_bytes(),
+            &12_i32.to_be_bytes(),
+            &us.to_be_bytes(),
+            &(-19_800_i32).to_be_bytes(),
+        ];
+        assert_eq!(out, expected.concat());
     }
 
     #[test]

@@ -264,7 +264,7 @@ impl Loader {
         if self.rows == 0 {
             return Ok(());
         }
-        let columns = self.inputs.iter_mut().map(ColumnInput::finish).collect();
+        let columns = self.inputs.iter_mut().map(ColumnInput::finish).collect::<Result<_>>()?;
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(self.rows));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
         self.bytes += batch.get_array_memory_size();

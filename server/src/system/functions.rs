@@ -496,7 +496,7 @@ impl ScalarUDFImpl for SystemFunction {
                 None => output.null(),
             }
         }
-        let array = output.finish();
+        let array = output.finish().map_err(external)?;
         if all_scalar {
             return Ok(ColumnarValue::Scalar(datafusion::scalar::ScalarValue::try_from_array(
                 &array, 0,

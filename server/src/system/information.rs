@@ -190,7 +190,7 @@ fn measures(type_id: i32, modifier: i32) -> Measures {
         scale,
         length: (matches!(type_id, 1042 | 1043) && modifier >= 4).then_some(modifier - 4),
         time: match type_id {
-            1114 | 1184 | 1186 => Some(6),
+            1083 | 1114 | 1184 | 1186 | 1266 => Some(if modifier >= 0 { modifier } else { 6 }),
             1082 => Some(0),
             _ => None,
         },

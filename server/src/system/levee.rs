@@ -227,7 +227,7 @@ fn make(columns: Columns, rows: &[Vec<Option<String>>]) -> Result<Arc<dyn TableP
         }
     }
     let schema = Arc::new(Schema::new(fields));
-    let arrays = inputs.iter_mut().map(ColumnInput::finish).collect();
+    let arrays = inputs.iter_mut().map(ColumnInput::finish).collect::<Result<_>>()?;
     let batch = RecordBatch::try_new(Arc::clone(&schema), arrays)?;
     Ok(Arc::new(MemTable::try_new(schema, vec![vec![batch]])?))
 }

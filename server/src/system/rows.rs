@@ -61,7 +61,8 @@ pub fn build_as(schema: &SchemaRef, rows: &[Row]) -> Made {
             }
         }
     }
-    let batch = RecordBatch::try_new(Arc::clone(schema), inputs.iter_mut().map(ColumnInput::finish).collect())?;
+    let columns = inputs.iter_mut().map(ColumnInput::finish).collect::<Result<_>>()?;
+    let batch = RecordBatch::try_new(Arc::clone(schema), columns)?;
     Ok(Arc::new(MemTable::try_new(Arc::clone(schema), vec![vec![batch]])?))
 }
 

@@ -23,6 +23,7 @@ pub const TYPES: &[(i32, &str, &[&str])] = &[
     (1043, "character varying", &["varchar"]),
     (1082, "date", &[]),
     (1083, "time without time zone", &["time"]),
+    (1266, "time with time zone", &["timetz"]),
     (1114, "timestamp without time zone", &["timestamp"]),
     (1184, "timestamp with time zone", &["timestamptz"]),
     (1186, "interval", &[]),
@@ -45,6 +46,10 @@ pub fn type_text(oid: i32, typmod: i32) -> String {
     };
     match (oid, typmod) {
         (1043 | 1042, n) if n >= 4 => format!("{name}({})", n - 4),
+        (1083 | 1114 | 1184 | 1266, n) if n >= 0 => match name.split_once(' ') {
+            Some((kind, zone)) => format!("{kind}({n}) {zone}"),
+            None => format!("{name}({n})"),
+        },
         (1700, n) if n >= 4 => format!("{name}({},{})", ((n - 4) >> 16) & 0xffff, (n - 4) & 0xffff),
         _ => (*name).to_owned(),
     }
@@ -77,6 +82,7 @@ const ARRAYS: &[(i32, i32)] = &[
     (1043, 1015),
     (1082, 1182),
     (1083, 1183),
+    (1266, 1270),
     (1114, 1115),
     (1184, 1185),
     (1186, 1187),
@@ -96,7 +102,7 @@ fn type_category(oid: i32) -> &'static str {
         16 => "B",
         18 | 19 | 25 | 1042 | 1043 => "S",
         20 | 21 | 23 | 26 | 700 | 701 | 1700 | 2205 | 2206 => "N",
-        1082 | 1083 | 1114 | 1184 => "D",
+        1082 | 1083 | 1114 | 1184 | 1266 => "D",
         1186 => "T",
         705 => "X",
         2278 => "P",

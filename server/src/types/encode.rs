@@ -7,14 +7,16 @@
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, Date32Array, Decimal128Array,
     Decimal256Array, FixedSizeBinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array,
-    IntervalMonthDayNanoArray, LargeBinaryArray, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+    IntervalMonthDayNanoArray, LargeBinaryArray, ListArray, RecordBatch, StringArray, Time64MicrosecondArray,
+    TimestampMicrosecondArray,
 };
 use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use bytes::{BufMut, BytesMut};
-use levee_planner::sql::types::{JSON, JSONB, UUID, canonical, oid};
+use levee_planner::sql::clock::{self, ZonedTime};
+use levee_planner::sql::types::{JSON, JSONB, TIME, TIMETZ, UUID, canonical, oid};
 use levee_planner::sql::{array_text, json, text};
 
-use super::datetime::{PG_EPOCH_DAYS, PG_EPOCH_US, put_date, put_timestamp, put_timestamptz};
+use super::datetime::{PG_EPOCH_DAYS, PG_EPOCH_US, put_date, put_time, put_timestamp, put_timestamptz};
 use super::float::{put_f32, put_f64};
 use super::interval::{Interval, put_interval};
 use super::numeric::{Digits, Display};
@@ -47,6 +49,8 @@ enum Column {
     Timestamp(TimestampMicrosecondArray),
     Timestamptz(TimestampMicrosecondArray),
     Interval(IntervalMonthDayNanoArray),
+    Time(Time64MicrosecondArray),
+    Timetz(FixedSizeBinaryArray),
     Uuid(FixedSizeBinaryArray),
     Json(BinaryViewArray),
     Jsonb(LargeBinaryArray),
@@ -83,6 +87,8 @@ impl Column {
             DataType::Timestamp(TimeUnit::Microsecond, None) => Self::Timestamp(array.as_primitive().clone()),
             DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => Self::Timestamptz(array.as_primitive().clone()),
             DataType::Interval(IntervalUnit::MonthDayNano) => Self::Interval(array.as_primitive().clone()),
+            &TIME => Self::Time(array.as_primitive().clone()),
+            &TIMETZ => Self::Timetz(array.as_fixed_size_binary().clone()),
             &UUID => Self::Uuid(array.as_fixed_size_binary().clone()),
             &JSON => Self::Json(array.as_binary_view().clone()),
             &JSONB => Self::Jsonb(array.as_binary().clone()),
@@ -116,7 +122,8 @@ impl Column {
             Self::Date(a) => a,
             Self::Timestamp(a) | Self::Timestamptz(a) => a,
             Self::Interval(a) => a,
-            Self::Uuid(a) => a,
+            Self::Time(a) => a,
+            Self::Timetz(a) | Self::Uuid(a) => a,
             Self::Json(a) => a,
             Self::Jsonb(a) => a,
             Self::List(a, ..) => a,
@@ -139,6 +146,8 @@ impl Column {
             Self::Timestamp(a) => put_timestamp(out, a.value(i)),
             Self::Timestamptz(a) => put_timestamptz(out, a.value(i), &style.zone),
             Self::Interval(a) => put_interval(out, interval_at(a, i)),
+            Self::Time(a) => put_time(out, a.value(i)),
+            Self::Timetz(a) => out.put_slice(clock::format_timetz(ZonedTime::of_bytes(a.value(i))).as_bytes()),
             Self::Uuid(a) => out.put_slice(text::format_uuid(a.value(i)).as_bytes()),
             Self::Json(a) => out.put_slice(a.value(i)),
             Self::Jsonb(a) => out.put_slice(json::text(a.value(i)).as_bytes()),
@@ -171,6 +180,12 @@ impl Column {
                 out.put_i64(v.us);
                 out.put_i32(v.days);
                 out.put_i32(v.months);
+            }
+            Self::Time(a) => out.put_i64(a.value(i)),
+            Self::Timetz(a) => {
+                let t = ZonedTime::of_bytes(a.value(i));
+                out.put_i64(t.us);
+                out.put_i32(t.west);
             }
             Self::Uuid(a) => out.put_slice(a.value(i)),
             Self::Json(a) => out.put_slice(a.value(i)),

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use arrow::array::{
     ArrayRef, BinaryBuilder, BinaryViewBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Decimal256Builder,
     FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
-    IntervalMonthDayNanoBuilder, LargeBinaryBuilder, ListArray, StringBuilder, TimestampMicrosecondBuilder,
+    IntervalMonthDayNanoBuilder, LargeBinaryBuilder, ListArray, StringBuilder, Time64MicrosecondBuilder,
+    TimestampMicrosecondBuilder,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, IntervalMonthDayNano, IntervalUnit, TimeUnit};
 use datafusion::scalar::ScalarValue;
-use levee_planner::sql::types::{JSON, JSONB, UUID, base_name, is_character, varchar_length};
-use levee_planner::sql::{array_text, json, text};
+use levee_planner::sql::clock::{self, ZonedTime};
+use levee_planner::sql::types::{
+    JSON, JSONB, TIME, TIMETZ, UUID, base_name, is_character, time_precision, varchar_length,
+};
+use levee_planner::sql::{array_text, json, round_times, text};
 
-use super::datetime::{PG_EPOCH_DAYS, PG_EPOCH_US, parse_date, parse_timestamp, parse_timestamptz};
+use super::datetime::{DAY_US, PG_EPOCH_DAYS, PG_EPOCH_US, parse_date, parse_timestamp, parse_timestamptz};
 use super::float::{parse_f32, parse_f64, parse_int};
 use super::interval::{Interval, parse_interval};
 use super::zone::Zone;
@@ -29,6 +33,8 @@ pub struct ColumnInput {
     length_max: Option<usize>,
     /// Blanks at the end do not count.
     trimmed: bool,
+    /// Digits of a second, if fewer than six.
+    precision: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -46,6 +52,8 @@ enum Builder {
     Date(Date32Builder),
     Timestamp(TimestampMicrosecondBuilder),
     Timestamptz(TimestampMicrosecondBuilder),
+    Time(Time64MicrosecondBuilder),
+    Timetz(FixedSizeBinaryBuilder),
     Interval(IntervalMonthDayNanoBuilder),
     Uuid(FixedSizeBinaryBuilder),
     Json(BinaryViewBuilder),
@@ -114,7 +122,7 @@ impl Elements {
         Arc::new(ListArray::new(
             Arc::clone(&self.item),
             offsets,
-            self.values.finish(),
+            self.values.values(),
             Some(nulls),
         ))
     }
@@ -163,6 +171,8 @@ impl ColumnInput {
                 Builder::Timestamptz(TimestampMicrosecondBuilder::new().with_data_type(t.clone()))
             }
             DataType::Interval(IntervalUnit::MonthDayNano) => Builder::Interval(IntervalMonthDayNanoBuilder::new()),
+            &TIME => Builder::Time(Time64MicrosecondBuilder::new()),
+            &TIMETZ => Builder::Timetz(FixedSizeBinaryBuilder::new(12)),
             &UUID => Builder::Uuid(FixedSizeBinaryBuilder::new(16)),
             &JSON => Builder::Json(BinaryViewBuilder::new()),
             &JSONB => Builder::Jsonb(LargeBinaryBuilder::new()),
@@ -184,6 +194,7 @@ impl ColumnInput {
             data_type: t.clone(),
             length_max: varchar_length(field),
             trimmed: is_character(field),
+            precision: time_precision(field),
         })
     }
 
@@ -203,6 +214,8 @@ impl ColumnInput {
             Builder::Date(b) => b.append_null(),
             Builder::Timestamp(b) | Builder::Timestamptz(b) => b.append_null(),
             Builder::Interval(b) => b.append_null(),
+            Builder::Time(b) => b.append_null(),
+            Builder::Timetz(b) => b.append_null(),
             Builder::Uuid(b) => b.append_null(),
             Builder::Json(b) => b.append_null(),
             Builder::Jsonb(b) => b.append_null(),
@@ -236,6 +249,13 @@ impl ColumnInput {
             Builder::Timestamp(b) => b.append_value(parse_timestamp(text)?),
             Builder::Timestamptz(b) => b.append_value(parse_timestamptz(text, zone)?),
             Builder::Interval(b) => b.append_value(month_day_nano(parse_interval(text)?, text)?),
+            Builder::Time(b) => {
+                b.append_value(clock::parse_time(text).map_err(|e| e.error("time", text))?);
+            }
+            Builder::Timetz(b) => {
+                let value = clock::parse_timetz(text).map_err(|e| e.error(base_name(&TIMETZ), text))?;
+                b.append_value(value.to_bytes())?;
+            }
             Builder::Uuid(b) => {
                 let value = text::parse_uuid(text).map_err(|_| invalid_syntax("uuid", text))?;
                 b.append_value(value)?;
@@ -294,6 +314,16 @@ impl ColumnInput {
                 };
                 b.append_value(month_day_nano(v, "interval")?);
             }
+            Builder::Time(b) => b.append_value(time_of_day(i64::from_be_bytes(fixed(raw)?))?),
+            Builder::Timetz(b) => {
+                let [us @ .., w, x, y, z] = fixed::<12>(raw)?;
+                let west = i32::from_be_bytes([w, x, y, z]);
+                if west.abs() >= 16 * 3600 {
+                    return Err(SqlError::new("22009", "time zone displacement out of range"));
+                }
+                let us = time_of_day(i64::from_be_bytes(us))?;
+                b.append_value(ZonedTime { us, west }.to_bytes())?;
+            }
             Builder::Uuid(b) => b.append_value(fixed::<16>(raw)?)?,
             Builder::Json(b) => {
                 let text = utf8(raw)?;
@@ -316,7 +346,18 @@ impl ColumnInput {
     }
 
     /// The column so far; the builder starts anew.
-    pub fn finish(&mut self) -> ArrayRef {
+    ///
+    /// # Errors
+    /// 22008: a time that is out of range when it is rounded to the column's precision.
+    pub fn finish(&mut self) -> Result<ArrayRef> {
+        let array = self.values();
+        match self.precision {
+            Some(digits) => Ok(round_times(&array, digits)?),
+            None => Ok(array),
+        }
+    }
+
+    fn values(&mut self) -> ArrayRef {
         match &mut self.builder {
             Builder::Bool(b) => Arc::new(b.finish()),
             Builder::Int2(b) => Arc::new(b.finish()),
@@ -331,6 +372,8 @@ impl ColumnInput {
             Builder::Date(b) => Arc::new(b.finish()),
             Builder::Timestamp(b) | Builder::Timestamptz(b) => Arc::new(b.finish()),
             Builder::Interval(b) => Arc::new(b.finish()),
+            Builder::Time(b) => Arc::new(b.finish()),
+            Builder::Timetz(b) => Arc::new(b.finish()),
             Builder::Uuid(b) => Arc::new(b.finish()),
             Builder::Json(b) => Arc::new(b.finish()),
             Builder::Jsonb(b) => Arc::new(b.finish()),
@@ -350,7 +393,7 @@ pub fn scalar(t: &DataType, raw: Option<&[u8]>, binary: bool, zone: &Zone) -> Re
         Some(raw) if binary => input.binary(raw)?,
         Some(raw) => input.text(utf8(raw)?, zone)?,
     }
-    Ok(ScalarValue::try_from_array(&input.finish(), 0)?)
+    Ok(ScalarValue::try_from_array(&input.finish()?, 0)?)
 }
 
 fn utf8(raw: &[u8]) -> Result<&str> {
@@ -358,6 +401,13 @@ fn utf8(raw: &[u8]) -> Result<&str> {
     match text.bytes().position(|b| b == 0) {
         Some(at) => Err(invalid_utf8(&raw[..=at], at)),
         None => Ok(text),
+    }
+}
+
+fn time_of_day(us: i64) -> Result<i64> {
+    match us {
+        0..=DAY_US => Ok(us),
+        _ => Err(SqlError::new("22008", "time out of range")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `+ - * / %` and unary minus: integers, floats, numeric, dates, timestamps and intervals.
+//! `+ - * / %` and unary minus: integers, floats, numeric, dates, times, timestamps and intervals.
 //!
 //! Both arguments have been brought to a common class by [`crate::sql::operators`]: equal integer or float types, or two decimals.
 
@@ -19,9 +19,10 @@ use datafusion::logical_expr::ColumnarValue;
 use super::cast::decimal_rescale;
 use super::{PgFunction, TypeFn, nulls};
 use crate::PlanError;
+use crate::sql::clock::{self, ZonedTime};
 use crate::sql::datetime::{DAY_US, add_interval, interval_of_micros};
 use crate::sql::text::pow10;
-use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT, interval, is_unlimited};
+use crate::sql::types::{self, BARE_NUMERIC, QUOTIENT, TIME, TIMETZ, interval, is_unlimited};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -71,6 +72,10 @@ fn type_of(op: Op, t: &[DataType]) -> Result<DataType> {
         (Date32, Date32, Op::Sub) => Int32,
         (Date32, Int32, _) => Date32,
         (Int32, Date32, Op::Add) => Date32,
+        (&TIME, &TIME, Op::Sub) => interval(),
+        (Date32, &TIME, _) | (&TIME, Date32, _) => types::timestamp(),
+        (Date32, &TIMETZ, _) | (&TIMETZ, Date32, _) => types::timestamptz(),
+        (Interval(_), &TIME | &TIMETZ, _) => b.clone(),
         (Timestamp(..), Timestamp(..), Op::Sub) => interval(),
         (Timestamp(..), Interval(_), _) => a.clone(),
         (Interval(_), Timestamp(..), _) => b.clone(),
@@ -148,7 +153,10 @@ pub(in crate::sql) fn out_of_range(t: &DataType) -> PlanError {
         DataType::Timestamp(..) => "timestamp out of range".to_owned(),
         other => format!("{} out of range", types::base_name(other)),
     };
-    let code = if matches!(t, DataType::Date32 | DataType::Timestamp(..) | DataType::Interval(_)) {
+    let code = if matches!(
+        t,
+        DataType::Date32 | DataType::Timestamp(..) | DataType::Interval(_) | &TIME
+    ) {
         "22008"
     } else {
         "22003"
@@ -527,6 +535,17 @@ fn temporal(op: Op, a: &ArrayRef, b: &ArrayRef, out: &DataType) -> Result<ArrayR
             .map_err(|e| arithmetic_error(e, out))?;
             Ok(Arc::new(r))
         }
+        (&TIME, &TIME) => {
+            let (x, y) = (times(a), times(b));
+            let r: IntervalMonthDayNanoArray =
+                arrow::compute::binary(x, y, |l: i64, r: i64| interval_of_day(l.wrapping_sub(r)))
+                    .map_err(|e| arithmetic_error(e, out))?;
+            Ok(Arc::new(r))
+        }
+        (&TIME | &TIMETZ, Interval(_)) => time_plus(a, b, op == Op::Sub),
+        (Interval(_), &TIME | &TIMETZ) => time_plus(b, a, false),
+        (Date32, &TIME | &TIMETZ) => date_and_time(a, b, out),
+        (&TIME | &TIMETZ, Date32) => date_and_time(b, a, out),
         (Timestamp(..), Interval(_)) => timestamp_plus(a, b, op == Op::Sub, out),
         (Interval(_), Timestamp(..)) => timestamp_plus(b, a, false, out),
         (Interval(_), Interval(_)) => {
@@ -574,6 +593,68 @@ fn date_plus(date: &ArrayRef, days: &ArrayRef, minus: bool) -> Result<ArrayRef> 
     })
     .map_err(|e| arithmetic_error(e, &DataType::Date32))?;
     Ok(Arc::new(r))
+}
+
+/// A part of a day as an interval. Values under a NULL are arbitrary, so none may overflow.
+pub(super) fn interval_of_day(us: i64) -> IntervalMonthDayNano {
+    IntervalMonthDayNano::new(0, 0, us.wrapping_mul(1000))
+}
+
+fn times(a: &ArrayRef) -> &arrow::array::Time64MicrosecondArray {
+    a.as_primitive::<arrow::datatypes::Time64MicrosecondType>()
+}
+
+/// A time of day, an interval's hours later: over midnight it begins anew. Months and days do not count.
+fn time_plus(time: &ArrayRef, iv: &ArrayRef, minus: bool) -> Result<ArrayRef> {
+    let iv = iv.as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>();
+    let moved = |us: i64, v: IntervalMonthDayNano| {
+        let by = v.nanoseconds / 1000;
+        clock::wrapped(if minus {
+            us.wrapping_sub(by % DAY_US)
+        } else {
+            us.wrapping_add(by % DAY_US)
+        })
+    };
+    if time.data_type() == &TIME {
+        let r: arrow::array::Time64MicrosecondArray =
+            arrow::compute::binary(times(time), iv, moved).map_err(|e| arithmetic_error(e, time.data_type()))?;
+        return Ok(Arc::new(r));
+    }
+    let both = time.as_fixed_size_binary().iter().zip(iv.iter());
+    super::cast::zoned_times(both.map(|(t, v)| {
+        let (t, v) = (ZonedTime::of_bytes(t?), v?);
+        Some(ZonedTime {
+            us: moved(t.us, v),
+            west: t.west,
+        })
+    }))
+}
+
+/// A day and a time of it.
+fn date_and_time(date: &ArrayRef, time: &ArrayRef, out: &DataType) -> Result<ArrayRef> {
+    let utc = |t: &[u8]| {
+        let t = ZonedTime::of_bytes(t);
+        t.us + i64::from(t.west) * 1_000_000
+    };
+    let dates = date.as_primitive::<arrow::datatypes::Date32Type>().iter();
+    let moment = |(d, us): (Option<i32>, Option<i64>)| match (d, us) {
+        (Some(d), Some(us)) => {
+            let moment = i64::from(d).checked_mul(DAY_US).and_then(|day| day.checked_add(us));
+            moment.map(Some).ok_or_else(|| out_of_range(out))
+        }
+        _ => Ok(None),
+    };
+    let r: arrow::array::TimestampMicrosecondArray = if time.data_type() == &TIME {
+        dates.zip(times(time).iter()).map(moment).collect::<Result<_>>()?
+    } else {
+        let zoned = time.as_fixed_size_binary().iter().map(|t| t.map(utc));
+        dates.zip(zoned).map(moment).collect::<Result<_>>()?
+    };
+    let zone = match out {
+        DataType::Timestamp(_, zone) => zone.clone(),
+        _ => None,
+    };
+    Ok(Arc::new(r.with_timezone_opt(zone)))
 }
 
 /// A timestamp in microseconds, an interval later.

@@ -8,24 +8,28 @@ use std::sync::Arc;
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, Date32Array, Decimal128Array,
     Decimal256Array, FixedSizeBinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array,
-    IntervalMonthDayNanoArray, LargeBinaryArray, ListArray, StringArray, StringBuilder, TimestampMicrosecondArray,
+    IntervalMonthDayNanoArray, LargeBinaryArray, ListArray, StringArray, StringBuilder, Time64MicrosecondArray,
+    TimestampMicrosecondArray,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int64Type, IntervalMonthDayNanoType, TimeUnit,
-    TimestampMicrosecondType, i256,
+    DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int64Type, IntervalMonthDayNanoType,
+    Time64MicrosecondType, TimeUnit, TimestampMicrosecondType, i256,
 };
 use datafusion::common::ScalarValue;
 
-use super::arith::{decimal_parts, out_of_range, to_256};
+use super::arith::{decimal_parts, interval_of_day, out_of_range, to_256};
 use super::{PgFunction, downcast, nulls};
 use crate::PlanError;
 use crate::sql::array_text;
+use crate::sql::clock::{self, ZonedTime};
 use crate::sql::datetime::{self, DAY_US};
 use crate::sql::json;
 use crate::sql::text::{self, Failure, pow10};
-use crate::sql::types::{self, BARE_NUMERIC, DEVIATION, JSON, JSONB, QUOTIENT, UUID, VARIANCE, is_unlimited};
+use crate::sql::types::{
+    self, BARE_NUMERIC, DEVIATION, JSON, JSONB, QUOTIENT, TIME, TIMETZ, UUID, VARIANCE, is_unlimited,
+};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -43,12 +47,15 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new("pg_to_date", |_, _| Ok(DataType::Date32), to),
         PgFunction::new("pg_to_timestamp", |_, _| Ok(types::timestamp()), to),
         PgFunction::new("pg_to_timestamptz", |_, _| Ok(types::timestamptz()), to),
+        PgFunction::new("pg_to_time", |_, _| Ok(TIME), to),
+        PgFunction::new("pg_to_timetz", |_, _| Ok(TIMETZ), to),
         PgFunction::new("pg_to_interval", |_, _| Ok(types::interval()), to),
         PgFunction::new("pg_to_json", |_, _| Ok(JSON), to),
         PgFunction::new("pg_to_jsonb", |_, _| Ok(JSONB), to),
         PgFunction::new("pg_to_uuid", |_, _| Ok(UUID), to),
         PgFunction::new("pg_to_array", array_type, to),
         PgFunction::new("pg_varchar", |_, _| Ok(DataType::Utf8), varchar),
+        PgFunction::new("pg_time_precision", precision_type, |args, _| time_precision(args)),
     ]
 }
 
@@ -67,6 +74,8 @@ pub(in crate::sql) fn function_for(target: &DataType) -> Option<&'static str> {
         DataType::Date32 => "pg_to_date",
         DataType::Timestamp(TimeUnit::Microsecond, None) => "pg_to_timestamp",
         DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => "pg_to_timestamptz",
+        &TIME => "pg_to_time",
+        &TIMETZ => "pg_to_timetz",
         DataType::Interval(_) => "pg_to_interval",
         &JSON => "pg_to_json",
         &JSONB => "pg_to_jsonb",
@@ -173,6 +182,34 @@ pub fn cast_array(a: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
                 .try_unary(|d| i64::from(d).checked_mul(DAY_US).ok_or_else(|| out_of_range(target)))?;
             Ok(Arc::new(r.with_timezone_opt(zone.clone())))
         }
+        (DataType::Timestamp(..), &TIME) => {
+            let ts = a.as_primitive::<TimestampMicrosecondType>();
+            let r: Time64MicrosecondArray = ts.unary(clock::wrapped);
+            Ok(Arc::new(r))
+        }
+        (DataType::Timestamp(..), &TIMETZ) => {
+            let ts = a.as_primitive::<TimestampMicrosecondType>();
+            zoned_times(ts.iter().map(|us| us.map(|us| utc_time(clock::wrapped(us)))))
+        }
+        (&TIME, &TIMETZ) => {
+            let times = a.as_primitive::<Time64MicrosecondType>();
+            zoned_times(times.iter().map(|us| us.map(utc_time)))
+        }
+        (&TIMETZ, &TIME) => {
+            let times = a.as_fixed_size_binary().iter();
+            let r: Time64MicrosecondArray = times.map(|t| t.map(|t| ZonedTime::of_bytes(t).us)).collect();
+            Ok(Arc::new(r))
+        }
+        (&TIME, DataType::Interval(_)) => {
+            let r: IntervalMonthDayNanoArray = a.as_primitive::<Time64MicrosecondType>().unary(interval_of_day);
+            Ok(Arc::new(r))
+        }
+        (DataType::Interval(_), &TIME) => {
+            let r: Time64MicrosecondArray = a
+                .as_primitive::<IntervalMonthDayNanoType>()
+                .unary(|v| clock::wrapped(v.nanoseconds / 1000));
+            Ok(Arc::new(r))
+        }
         (DataType::Duration(_), DataType::Interval(_)) => {
             let us = arrow_cast(a, &DataType::Duration(TimeUnit::Microsecond))?;
             let r: IntervalMonthDayNanoArray = us
@@ -261,6 +298,12 @@ fn parse_array(a: &StringArray, target: &DataType) -> Result<ArrayRef> {
         DataType::Timestamp(_, None) => Arc::new(parse!(TimestampMicrosecondArray, datetime::parse_timestamp)),
         DataType::Timestamp(_, Some(z)) => {
             Arc::new(parse!(TimestampMicrosecondArray, datetime::parse_timestamptz).with_timezone(Arc::clone(z)))
+        }
+        &TIME => Arc::new(parse!(Time64MicrosecondArray, clock::parse_time)),
+        &TIMETZ => {
+            let value = |t: &str| clock::parse_timetz(t).map_err(|e| e.error(types::base_name(&TIMETZ), t));
+            let values = a.iter().map(|t| t.map(value).transpose());
+            zoned_times(values.collect::<Result<Vec<_>>>()?.into_iter())?
         }
         DataType::Interval(_) => Arc::new(parse!(IntervalMonthDayNanoArray, datetime::parse_interval)),
         &JSON => {
@@ -421,6 +464,10 @@ pub fn format_array(a: &ArrayRef) -> Result<ArrayRef> {
                 datetime::format_timestamptz
             );
         }
+        &TIME => each!(a.as_primitive::<Time64MicrosecondType>(), clock::format_time),
+        &TIMETZ => each!(a.as_fixed_size_binary(), |t| clock::format_timetz(ZonedTime::of_bytes(
+            t
+        ))),
         DataType::Interval(_) => each!(a.as_primitive::<IntervalMonthDayNanoType>(), text::format_interval),
         &JSON => each!(a.as_binary_view(), |v| std::str::from_utf8(v).unwrap_or_default()),
         &JSONB => each!(a.as_binary::<i64>(), json::text),
@@ -429,6 +476,78 @@ pub fn format_array(a: &ArrayRef) -> Result<ArrayRef> {
         _ => return arrow_cast(a, &DataType::Utf8),
     }
     Ok(Arc::new(out.finish()))
+}
+
+/// 2000-01-01 in microseconds since 1970.
+const YEAR_2000_US: i64 = 10_957 * DAY_US;
+
+/// A time of day in UTC.
+fn utc_time(us: i64) -> ZonedTime {
+    ZonedTime { us, west: 0 }
+}
+
+/// Values of [`TIMETZ`].
+pub(super) fn zoned_times(values: impl Iterator<Item = Option<ZonedTime>>) -> Result<ArrayRef> {
+    let bytes = values.map(|v| v.map(ZonedTime::to_bytes));
+    Ok(Arc::new(
+        FixedSizeBinaryArray::try_from_sparse_iter_with_size(bytes, 12).map_err(internal)?,
+    ))
+}
+
+fn precision_type(t: &[DataType], _: &[Option<&ScalarValue>]) -> Result<DataType> {
+    t.first().cloned().ok_or_else(|| internal("precision of nothing"))
+}
+
+/// `pg_time_precision(x, n)`: a moment or time of day with n digits of a second, rounded half up as PostgreSQL rounds it.
+fn time_precision(args: &[ArrayRef]) -> Result<ArrayRef> {
+    let [a, digits] = args else {
+        return Err(internal("precision of nothing"));
+    };
+    let digits = digits.as_primitive::<Int64Type>().iter().flatten().next().unwrap_or(6);
+    round_times(a, u32::try_from(digits).unwrap_or(6))
+}
+
+/// Moments or times of day with so many digits of a second, rounded half away from zero as PostgreSQL rounds them; other values as
+/// they are.
+///
+/// # Errors
+/// XX000.
+pub fn round_times(a: &ArrayRef, digits: u32) -> Result<ArrayRef> {
+    let unit = 10i64.pow(6u32.saturating_sub(digits));
+    let rounded = |us: i64| {
+        let half = if us < 0 { -unit / 2 } else { unit / 2 };
+        us.checked_add(half).map(|us| us / unit * unit)
+    };
+    // What is away from zero, PostgreSQL counts from the year 2000.
+    let rounded_moment = |us: i64| {
+        us.checked_sub(YEAR_2000_US)
+            .and_then(rounded)?
+            .checked_add(YEAR_2000_US)
+    };
+    Ok(match a.data_type() {
+        DataType::Timestamp(_, zone) => {
+            let r: TimestampMicrosecondArray = a
+                .as_primitive::<TimestampMicrosecondType>()
+                .unary(|us| rounded_moment(us).unwrap_or(us));
+            Arc::new(r.with_timezone_opt(zone.clone()))
+        }
+        &TIME => {
+            let r: Time64MicrosecondArray = a
+                .as_primitive::<Time64MicrosecondType>()
+                .unary(|us| rounded(us).unwrap_or(us));
+            Arc::new(r)
+        }
+        &TIMETZ => zoned_times(a.as_fixed_size_binary().iter().map(|t| {
+            t.map(|t| {
+                let t = ZonedTime::of_bytes(t);
+                ZonedTime {
+                    us: rounded(t.us).unwrap_or(t.us),
+                    west: t.west,
+                }
+            })
+        }))?,
+        _ => Arc::clone(a),
+    })
 }
 
 /// Half to even, as PostgreSQL's `rint`.

@@ -10,6 +10,7 @@ mod bits;
 pub mod by_key;
 pub mod cast;
 mod float;
+mod interval;
 pub mod json;
 pub mod math;
 pub mod ordered_set;
@@ -156,6 +157,7 @@ static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     all.extend(math::functions());
     all.extend(regression::scalars());
     all.extend(sets::functions());
+    all.extend(interval::functions());
     all.extend(string::functions());
     all.extend(time::functions());
     all.into_iter().map(|f| Arc::new(ScalarUDF::new_from_impl(f))).collect()

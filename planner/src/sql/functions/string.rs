@@ -27,7 +27,6 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new("repeat", |t, _| counted("repeat", t, 1), repeat),
         PgFunction::new("lpad", |t, _| pad_type("lpad", t), |a, _| pad(a, true)),
         PgFunction::new("rpad", |t, _| pad_type("rpad", t), |a, _| pad(a, false)),
-        PgFunction::new("pg_interval_key", |_, _| Ok(DataType::Decimal128(38, 0)), interval_key),
         PgFunction::new("pg_similar", |_, _| Ok(DataType::Boolean), similar),
     ]
 }
@@ -185,21 +184,6 @@ fn quote(s: &str, q: char) -> String {
         .flat_map(|c| if c == q { vec![c, c] } else { vec![c] })
         .collect();
     format!("{q}{doubled}{q}")
-}
-
-/// Microseconds with months of 30 days and days of 24 hours: the order of intervals.
-fn interval_key(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
-    let a = args.first().ok_or_else(|| PlanError::internal("no argument"))?;
-    let r: arrow::array::Decimal128Array = a
-        .as_primitive::<arrow::datatypes::IntervalMonthDayNanoType>()
-        .unary(|v| {
-            (i128::from(v.months) * 30 + i128::from(v.days)) * i128::from(crate::sql::datetime::DAY_US)
-                + i128::from(v.nanoseconds / 1000)
-        });
-    Ok(Arc::new(
-        r.with_precision_and_scale(38, 0)
-            .map_err(|e| PlanError::internal(e.to_string()))?,
-    ))
 }
 
 /// `SIMILAR TO` over a pattern that has been turned into a regular expression by [`similar_pattern`].

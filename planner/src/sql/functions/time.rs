@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Date32Array, Decimal128Array, Float64Array, StringArray, TimestampMicrosecondArray,
+    Array, ArrayRef, AsArray, Date32Array, Decimal128Array, Float64Array, StringArray, Time64MicrosecondArray,
+    TimestampMicrosecondArray,
 };
 use arrow::datatypes::{
     DataType, Date32Type, Float64Type, Int32Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
-    TimestampMicrosecondType,
+    Time64MicrosecondType, TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::ColumnarValue;
@@ -16,8 +17,9 @@ use super::cast::cast_array;
 use super::to_char::{to_char, to_char_type};
 use super::{PgFunction, all_valid, downcast, no_function};
 use crate::PlanError;
+use crate::sql::clock::ZonedTime;
 use crate::sql::datetime::{self, DAY_US, civil, days_of};
-use crate::sql::types::{self, interval, timestamp, timestamptz};
+use crate::sql::types::{self, TIME, TIMETZ, interval, timestamp, timestamptz};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -30,6 +32,7 @@ pub(super) fn functions() -> Vec<PgFunction> {
         PgFunction::new("to_char", |t, _| to_char_type(t), to_char),
         PgFunction::new("to_timestamp", |t, _| to_timestamp_type(t), to_timestamp),
         PgFunction::new("make_date", |_, _| Ok(DataType::Date32), make_date),
+        PgFunction::new("make_time", |_, _| Ok(TIME), |args, _| make_time(args)),
         PgFunction::new("age", |t, _| age_type(t), age),
     ]
 }
@@ -38,11 +41,16 @@ fn is_time(t: &DataType) -> bool {
     matches!(t, DataType::Date32 | DataType::Timestamp(..) | DataType::Interval(_))
 }
 
+/// Has `extract` fields of the type?
+fn has_fields(t: &DataType) -> bool {
+    is_time(t) || matches!(t, &TIME | &TIMETZ)
+}
+
 fn extract_type(t: &[DataType], constants: &[Option<&ScalarValue>]) -> Result<DataType> {
     let [DataType::Utf8, x] = t else {
         return Err(no_function("extract", t));
     };
-    if !is_time(x) {
+    if !has_fields(x) {
         return Err(PlanError::new(
             "42883",
             format!(
@@ -64,7 +72,7 @@ fn extract_type(t: &[DataType], constants: &[Option<&ScalarValue>]) -> Result<Da
 
 fn part_type(t: &[DataType]) -> Result<DataType> {
     match t {
-        [DataType::Utf8, x] if is_time(x) => Ok(DataType::Float64),
+        [DataType::Utf8, x] if has_fields(x) => Ok(DataType::Float64),
         _ => Err(no_function("date_part", t)),
     }
 }
@@ -94,6 +102,42 @@ fn field(name: &str, x: &Moment) -> Result<i128> {
                     months / 12 * (day * 1461 / 4) + months % 12 * 30 * day + days * day + micros
                 }
                 _ => return Err(unknown("interval")),
+            })
+        }
+        Moment::Clock { us, west } => {
+            let us_of = i128::from(*us);
+            Ok(match (name, west) {
+                ("hour" | "hours", _) => us_of / 3_600_000_000 * unit,
+                ("minute" | "minutes", _) => us_of / 60_000_000 % 60 * unit,
+                ("second" | "seconds", _) => us_of % 60_000_000,
+                ("millisecond" | "milliseconds", _) => us_of % 60_000_000 * 1000,
+                ("microsecond" | "microseconds", _) => us_of % 60_000_000 * unit,
+                ("epoch", west) => us_of + i128::from(west.unwrap_or(0)) * unit,
+                ("timezone", Some(west)) => i128::from(-west) * unit,
+                ("timezone_hour", Some(west)) => i128::from(-west / 3600) * unit,
+                ("timezone_minute", Some(west)) => i128::from(-west / 60 % 60) * unit,
+                _ => {
+                    let t = types::base_name(if west.is_some() { &TIMETZ } else { &TIME });
+                    let known = [
+                        "day",
+                        "month",
+                        "year",
+                        "quarter",
+                        "week",
+                        "decade",
+                        "century",
+                        "millennium",
+                    ];
+                    let known = known.contains(&name.trim_end_matches('s'))
+                        || matches!(name, "dow" | "isodow" | "doy" | "isoyear");
+                    if !known {
+                        return Err(unknown(t));
+                    }
+                    return Err(PlanError::new(
+                        "0A000",
+                        format!("unit \"{name}\" not supported for type {t}"),
+                    ));
+                }
             })
         }
         Moment::Time { us, is_date, zoned } => {
@@ -160,7 +204,16 @@ pub(super) fn iso_week(days: i64) -> (i64, i64) {
 
 enum Moment {
     Interval(IntervalMonthDayNano),
-    Time { us: i64, is_date: bool, zoned: bool },
+    Time {
+        us: i64,
+        is_date: bool,
+        zoned: bool,
+    },
+    /// A time of day, and how many seconds west of UTC.
+    Clock {
+        us: i64,
+        west: Option<i32>,
+    },
 }
 
 fn moment(a: &ArrayRef, row: usize) -> Result<Moment> {
@@ -176,6 +229,17 @@ fn moment(a: &ArrayRef, row: usize) -> Result<Moment> {
             is_date: false,
             zoned: z.is_some(),
         },
+        &TIME => Moment::Clock {
+            us: a.as_primitive::<Time64MicrosecondType>().value(row),
+            west: None,
+        },
+        &TIMETZ => {
+            let t = ZonedTime::of_bytes(a.as_fixed_size_binary().value(row));
+            Moment::Clock {
+                us: t.us,
+                west: Some(t.west),
+            }
+        }
         t => return Err(PlanError::internal(format!("{t} is not a time"))),
     })
 }
@@ -216,7 +280,8 @@ fn trunc_type(t: &[DataType]) -> Result<DataType> {
     match t {
         [DataType::Utf8, DataType::Timestamp(_, None)] => Ok(timestamp()),
         [DataType::Utf8, DataType::Timestamp(..) | DataType::Date32] => Ok(timestamptz()),
-        [DataType::Utf8, DataType::Interval(_)] => Ok(interval()),
+        // A time of day is the interval since midnight.
+        [DataType::Utf8, DataType::Interval(_) | TIME] => Ok(interval()),
         _ => Err(no_function("date_trunc", t)),
     }
 }
@@ -225,6 +290,7 @@ fn trunc(args: &[ArrayRef], target: &DataType) -> Result<ArrayRef> {
     let names = downcast::<StringArray>(args, 0)?;
     let x = args.get(1).ok_or_else(|| PlanError::internal("no argument"))?;
     if matches!(target, DataType::Interval(_)) {
+        let x = cast_array(x, target)?;
         let v = x.as_primitive::<IntervalMonthDayNanoType>();
         let r: arrow::array::IntervalMonthDayNanoArray = (0..x.len())
             .map(|i| {
@@ -437,6 +503,40 @@ fn make_date(args: &[ArrayRef], _: &DataType) -> Result<ArrayRef> {
         })
         .collect::<Result<_>>()?;
     Ok(Arc::new(r))
+}
+
+/// `make_time(hour, minute, seconds)`.
+fn make_time(args: &[ArrayRef]) -> Result<ArrayRef> {
+    let [h, m, s] = args else {
+        let types: Vec<DataType> = args.iter().map(|a| a.data_type().clone()).collect();
+        return Err(no_function("make_time", &types));
+    };
+    let (h, m) = (cast_array(h, &DataType::Int32)?, cast_array(m, &DataType::Int32)?);
+    let s = cast_array(s, &DataType::Float64)?;
+    let (h, m) = (h.as_primitive::<Int32Type>(), m.as_primitive::<Int32Type>());
+    let s = s.as_primitive::<Float64Type>();
+    let r: Time64MicrosecondArray = (0..h.len())
+        .map(|i| {
+            all_valid(args, i)
+                .then(|| time_of(h.value(i), m.value(i), s.value(i)))
+                .transpose()
+        })
+        .collect::<Result<_>>()?;
+    Ok(Arc::new(r))
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn time_of(hour: i32, minute: i32, seconds: f64) -> Result<i64> {
+    let us = (seconds * 1e6).round_ties_even();
+    let total = (i64::from(hour) * 60 + i64::from(minute)) * 60_000_000;
+    let fields = (0..=24).contains(&hour) && (0..60).contains(&minute) && (0.0..=60e6).contains(&us);
+    if !fields || total + us as i64 > DAY_US {
+        return Err(PlanError::new(
+            "22008",
+            format!("time field value out of range: {hour}:{minute:02}:{seconds:02}"),
+        ));
+    }
+    Ok(total + us as i64)
 }
 
 fn age_type(t: &[DataType]) -> Result<DataType> {

@@ -478,3 +478,53 @@ SELECT 'a%b'::text LIKE 'a!%b'::text ESCAPE '!'
 SELECT CASE '-0'::float8 WHEN 0 THEN 'zero' ELSE 'other' END
 SELECT nullif('-0'::float8, 0), nullif('1 day'::interval, '24 hours')
 SELECT count(DISTINCT x) FROM (VALUES ('-0'::float8), (0)) v(x)
+SELECT '04:05:06.789'::time, '04:05'::time, '040506'::time, '04:05 PM'::time, '04:05:06-08'::time, 'allballs'::time, '24:00'::time
+SELECT '04:05:06-08:30'::timetz, '04:05:06'::timetz, '04:05:06 PM+02'::timetz
+SELECT '25:00'::time
+SELECT '12:60'::time
+SELECT 'noon'::time
+SELECT 'x'::timetz
+SELECT time '10:00' - time '09:30', time '10:00' + interval '15 hours', time '00:10' - interval '1 hour', interval '1 day 2 hours' + time '23:00'
+SELECT date '2024-02-29' + time '13:14:15', time '13:14:15' + date '2024-02-29', date '2024-02-29' + timetz '13:14:15+02'
+SELECT timetz '10:00+02' + interval '3 hours', timetz '10:00+02' < timetz '09:00+00', timetz '10:00+02' = timetz '08:00+00', timetz '10:00+02' < timetz '08:00+00'
+SELECT timestamp '2024-02-29 13:14:15.5'::time, timestamptz '2024-02-29 13:14:15.5+01'::time, timestamptz '2024-02-29 13:14:15.5+01'::timetz
+SELECT time '10:00'::interval, interval '1 day 26 hours'::time, interval '-1 hour'::time, time '10:00'::timetz, timetz '10:00+05'::time
+SELECT timestamp '2024-02-29 13:14:15'::timetz
+SELECT date '2024-02-29'::time
+SELECT 5::time
+SELECT extract(hour FROM time '10:20:30.5'), extract(minute FROM time '10:20:30.5'), extract(second FROM time '10:20:30.5'), extract(epoch FROM time '10:20:30.5'), date_part('milliseconds', time '10:20:30.5')
+SELECT extract(timezone FROM timetz '10:20+05:30'), extract(timezone_hour FROM timetz '10:20-05:30'), extract(timezone_minute FROM timetz '10:20-05:30'), extract(epoch FROM timetz '10:20+01')
+SELECT extract(day FROM time '10:20')
+SELECT extract(year FROM timetz '10:20+00')
+SELECT date_trunc('hour', time '10:20:30')
+SELECT make_time(8, 15, 23.5)
+SELECT make_time(25, 15, 23.5)
+SELECT time '10:00' > '09:00', '09:00' < time '10:00', time '10:00' BETWEEN '09:00' AND '11:00', time '10:00' IN ('10:00', '11:00')
+SELECT time '10:00' + time '10:00'
+SELECT time '10:00' = 5
+SELECT time '10:00' = timetz '10:00+00', time '10:00' = interval '10 hours'
+SELECT time '10:00' * 2, time '10:00' / 2
+SELECT max(t), min(t) FROM (VALUES (time '10:00'), (time '11:00')) AS x(t)
+SELECT max(t), min(t) FROM (VALUES (timetz '10:00+00'), (timetz '11:00+02')) AS x(t)
+SELECT '10:20:30.123456'::time(3), '10:20:30.9999'::time(0), '10:20:30.55+02'::timetz(1), timestamp '2024-01-01 10:20:30.123456'::timestamp(3)
+SELECT '1999-12-31 23:59:59.5'::timestamp(0), '2000-01-01 00:00:00.5'::timestamp(0), '1999-12-31 23:59:58.5'::timestamp(0), '2024-01-01 00:00:00.25'::timestamptz(1)
+SELECT CAST('2024-01-01 10:20:30.123456' AS timestamp(2)), CAST(timestamptz '2024-01-01 10:20:30.123456+00' AS timestamptz(9))
+SELECT ARRAY['10:00'::time, '11:00'], '{10:00,11:00}'::time[]
+SELECT coalesce(NULL::time, '10:00'), greatest(time '10:00', '11:00'), CASE WHEN true THEN time '10:00' ELSE '11:00' END
+SELECT t, count(*) FROM (VALUES (time '10:00'), ('11:00'), ('10:00')) AS x(t) GROUP BY t ORDER BY t DESC
+SELECT '10:00'::text::time, time '10:00'::text, timetz '10:00+01'::text AS z
+SELECT sum(t), avg(t) FROM (VALUES (time '10:00'), (time '11:00')) AS x(t)
+SELECT to_char(time '10:20:30', 'HH24:MI')
+SELECT timestamp '2024-02-29 13:14:15' + time '01:00', timestamp '2024-02-29 13:14:15' - time '01:00', date '2024-02-29' - time '01:00'
+VALUES (date '2024-01-01'), ('2024-01-02')
+VALUES (1), (2.5), ('3')
+VALUES (uuid '00000000-0000-0000-0000-000000000001'), (NULL), ('00000000-0000-0000-0000-000000000002')
+VALUES (1), (NULL), ('x')
+VALUES ('{"a": 1}'::jsonb, 'x'), ('2', 'y') ORDER BY column1
+SELECT a + 1, b FROM (VALUES (1, 'x'), ('2', 'y')) AS v(a, b)
+VALUES (1, 2), (3)
+SELECT sum(i), avg(i) FROM (VALUES (interval '1 day 2 hours'), (interval '2 months 3 hours'), (NULL)) AS x(i)
+SELECT sum(i), avg(i), count(i) FROM (VALUES (interval '1 day')) AS x(i) WHERE i IS NULL
+SELECT g, sum(i) FILTER (WHERE g > 1), avg(i) FROM (VALUES (1, interval '1 day'), (2, interval '36 hours'), (2, '1 month')) AS x(g, i) GROUP BY g ORDER BY g
+SELECT g, sum(i) OVER (ORDER BY g), avg(i) OVER (ORDER BY g ROWS 1 PRECEDING) FROM (VALUES (1, interval '1 day'), (2, interval '36 hours'), (3, '1 month')) AS x(g, i) ORDER BY g
+SELECT avg(i) FROM (VALUES (interval '1 second'), (interval '2 seconds'), (interval '4 seconds')) AS x(i)

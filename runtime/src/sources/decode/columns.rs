@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BinaryViewBuilder, BooleanBuilder, LargeBinaryBuilder, PrimitiveArray, StringArray,
+    ArrayRef, BinaryBuilder, BinaryViewBuilder, BooleanBuilder, FixedSizeBinaryArray, LargeBinaryBuilder,
+    PrimitiveArray, StringArray,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Decimal256Type, Field, Float32Type, Float64Type,
-    Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType, TimestampMicrosecondType, i256,
+    Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType, i256,
 };
 use levee_planner::PlanError;
 use levee_planner::catalog::SourceFormat;
 use levee_planner::connectors::encode::{JsonOptions, NumberUnit};
+use levee_planner::sql::clock::{self, ZonedTime};
 use levee_planner::sql::text::{self, Failure as TextFailure};
-use levee_planner::sql::{datetime, json, types};
+use levee_planner::sql::{datetime, json, round_times, types};
 
 use super::Change;
 use super::slots::{Broken, Cell, Cells};
@@ -35,6 +37,8 @@ pub(super) struct Column {
     length_max: Option<usize>,
     /// `character(n)`.
     blank_padded: bool,
+    /// Digits of a second, if fewer than six.
+    precision: Option<u32>,
     unit: Option<NumberUnit>,
     debezium: bool,
     /// A value that is none of the type is NULL and breaks nothing.
@@ -48,7 +52,7 @@ impl Column {
     /// 0A000: values of the type cannot be read.
     pub(super) fn new(field: &Field, in_key: bool, json: &JsonOptions, format: SourceFormat) -> Result<Self> {
         let data_type = field.data_type().clone();
-        if !types::is_in_sources(&data_type) {
+        if !types::is_in_records(&data_type) {
             return Err(RuntimeError::user(
                 "0A000",
                 format!(
@@ -66,6 +70,7 @@ impl Column {
             in_key,
             length_max: types::varchar_length(field),
             blank_padded: types::is_character(field),
+            precision: types::time_precision(field),
             unit: json.timestamp_unit,
             debezium: format == SourceFormat::Debezium,
             null_for_invalid: json.null_for_invalid && field.is_nullable() && !in_key,
@@ -90,6 +95,14 @@ impl Column {
     /// # Errors
     /// More text than an array can hold.
     pub(super) fn convert(&self, cells: &Cells<'_>, broken: &mut Broken) -> Result<ArrayRef> {
+        let array = self.read(cells, broken)?;
+        match self.precision {
+            None => Ok(array),
+            Some(digits) => round_times(&array, digits).map_err(|e| RuntimeError::internal(e.message)),
+        }
+    }
+
+    fn read(&self, cells: &Cells<'_>, broken: &mut Broken) -> Result<ArrayRef> {
         Ok(match &self.data_type {
             DataType::Boolean => self.booleans(cells, broken),
             DataType::Int16 => self.ints::<Int16Type>(cells, broken, i16::MIN.into(), i16::MAX.into()),
@@ -113,6 +126,9 @@ impl Column {
             DataType::Date32 => self.dates(cells, broken),
             DataType::Timestamp(_, zone) => self.timestamps(cells, broken, zone.is_some()),
             DataType::Interval(_) => self.intervals(cells, broken),
+            &types::TIME => self.times(cells, broken),
+            &types::TIMETZ => self.fixed(cells, broken, |t| clock::parse_timetz(t).map(ZonedTime::to_bytes)),
+            &types::UUID => self.fixed(cells, broken, text::parse_uuid),
             &types::JSON | &types::JSONB => self.jsons(cells, broken),
             other => {
                 return Err(RuntimeError::internal(format!(
@@ -358,12 +374,59 @@ impl Column {
         })
     }
 
-    /// A number of units since 1970, exactly; what is finer than a microsecond is rounded.
+    fn times(&self, cells: &Cells<'_>, broken: &mut Broken) -> ArrayRef {
+        self.primitives::<Time64MicrosecondType>(cells, broken, |cell| match cell {
+            Cell::Number(t) => {
+                let us = self.timestamp_number(t)?;
+                let in_day = (0..=datetime::DAY_US).contains(&us);
+                in_day.then_some(us).ok_or_else(|| self.reason(TextFailure::Field, t))
+            }
+            cell => {
+                let t = self.scalar(cell)?;
+                clock::parse_time(t).map_err(|f| self.reason(f, t))
+            }
+        })
+    }
+
+    /// Values of so many bytes.
+    fn fixed<const N: usize>(
+        &self,
+        cells: &Cells<'_>,
+        broken: &mut Broken,
+        parse: impl Fn(&str) -> Result<[u8; N], TextFailure>,
+    ) -> ArrayRef {
+        let mut values: Vec<u8> = Vec::with_capacity(cells.len() * N);
+        let mut valid = Validity::default();
+        self.each(cells, broken, |cell| {
+            let value = match cell {
+                None => None,
+                Some(cell) => {
+                    let t = self.scalar(cell)?;
+                    Some(parse(t).map_err(|f| self.reason(f, t))?)
+                }
+            };
+            valid.push(value.is_some());
+            values.extend_from_slice(&value.unwrap_or([0; N]));
+            Ok(())
+        });
+        Arc::new(FixedSizeBinaryArray::new(
+            N as i32,
+            Buffer::from_vec(values),
+            valid.finish(),
+        ))
+    }
+
+    /// A number of units since 1970, or since midnight, exactly; what is finer than a microsecond is rounded.
     fn timestamp_number(&self, number: &str) -> Result<i64, String> {
         let Some(unit) = self.unit else {
             return Err(format!(
-                "the number {number} for a timestamp says nothing about its unit; give the encode option timestamp.unit = \
-                 's', 'ms', 'us' or 'ns'"
+                "the number {number} for a {} says nothing about its unit; give the encode option timestamp.unit = \
+                 's', 'ms', 'us' or 'ns'",
+                if self.data_type == types::TIME {
+                    "time"
+                } else {
+                    "timestamp"
+                }
             ));
         };
         let scale = match unit {

@@ -2,9 +2,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use levee_planner::catalog::{Encoding, Include, SourceDef, SourceFormat};
+use levee_planner::sql::functions::cast::cast_array;
 use levee_planner::sql::types;
 use rand::{Rng, SeedableRng};
 
@@ -41,6 +43,9 @@ fn source(columns: &str, format: SourceFormat, encode: Encoding, key: &[usize], 
                 "timestamp" => Field::new(name, types::timestamp(), true),
                 "timestamptz" => Field::new(name, types::timestamptz(), true),
                 "interval" => Field::new(name, types::interval(), true),
+                "time" => Field::new(name, types::TIME, true),
+                "timetz" => Field::new(name, types::TIMETZ, true),
+                "uuid" => Field::new(name, types::UUID, true),
                 other => panic!("no type {other}"),
             };
             field.with_nullable(!required)
@@ -62,9 +67,16 @@ fn source(columns: &str, format: SourceFormat, encode: Encoding, key: &[usize], 
 /// Rows as `record: value|value`, a `-` before deletes, then failures as `record! reason`.
 fn show(decoded: &Decoded) -> String {
     let options = FormatOptions::default().with_null("∅");
-    let formatters: Vec<ArrayFormatter<'_>> = decoded
-        .batch
-        .columns()
+    // Values that Arrow does not show as PostgreSQL does.
+    let own = [types::TIME, types::TIMETZ, types::UUID];
+    let columns = decoded.batch.columns().iter();
+    let columns: Vec<ArrayRef> = columns
+        .map(|c| match own.contains(c.data_type()) {
+            true => cast_array(c, &DataType::Utf8).unwrap(),
+            false => Arc::clone(c),
+        })
+        .collect();
+    let formatters: Vec<ArrayFormatter<'_>> = columns
         .iter()
         .map(|c| ArrayFormatter::try_new(c, &options).unwrap())
         .collect();
@@ -210,6 +222,19 @@ fn json_values_become_values_of_the_columns_types() {
             "column \"v\": invalid input syntax for type bytea: \"\\xf\"",
         ),
         ("date", "\"2024-02-29\"", "2024-02-29"),
+        ("time", "\"10:20:30.5\"", "10:20:30.5"),
+        (
+            "time",
+            "\"25:00\"",
+            "column \"v\": date/time field value out of range: \"25:00\"",
+        ),
+        ("timetz", "\"10:20+05:30\"", "10:20:00+05:30"),
+        (
+            "uuid",
+            "\"00000000-0000-0000-0000-00000000000A\"",
+            "00000000-0000-0000-0000-00000000000a",
+        ),
+        ("uuid", "7", "column \"v\": invalid input syntax for type uuid: \"7\""),
         (
             "date",
             "\"2023-02-29\"",

@@ -15,7 +15,7 @@ use arrow::compute::{CastOptions, cast_with_options, filter_record_batch};
 use arrow::datatypes::{DataType, Field, SchemaRef, TimeUnit};
 use bytes::Bytes;
 use levee_planner::catalog::SourceDef;
-use levee_planner::sql::types;
+use levee_planner::sql::{round_times, types};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -215,13 +215,17 @@ fn can_become(from: &DataType, to: &DataType) -> bool {
         T::Binary => matches!(from, T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_)),
         T::Date32 => matches!(from, T::Date32 | T::Date64),
         T::Timestamp(TimeUnit::Microsecond, _) => matches!(from, T::Timestamp(..)),
+        T::Time64(TimeUnit::Microsecond) => matches!(from, T::Time32(_) | T::Time64(_)),
         other => from == other,
     }
 }
 
 /// A value of the column can turn out not to fit.
 fn can_fail(from: &Field, to: &Field) -> bool {
-    if (from.is_nullable() && !to.is_nullable()) || types::varchar_length(to).is_some() {
+    if (from.is_nullable() && !to.is_nullable())
+        || types::varchar_length(to).is_some()
+        || types::time_precision(to).is_some()
+    {
         return true;
     }
     let widens = |from: &DataType, to: &DataType| match (from.primitive_width(), to.primitive_width()) {
@@ -538,6 +542,9 @@ fn become_type(array: &ArrayRef, field: &Field, broken: &mut Vec<(usize, String)
             }
         }
         return Ok(Arc::new(fitted.finish()));
+    }
+    if let Some(digits) = types::time_precision(field) {
+        return round_times(&cast, digits).map_err(|e| RuntimeError::internal(e.message));
     }
     Ok(cast)
 }
