@@ -39,6 +39,7 @@ pub(super) fn functions() -> Vec<Arc<AggregateUDF>> {
     let mut all = vec![
         Arc::new(AggregateUDF::new_from_impl(PgSum::new())),
         Arc::new(AggregateUDF::new_from_impl(PgAvg::new())),
+        super::string_agg::function(),
     ];
     all.extend(super::spread::functions());
     all.extend(super::regression::functions());

@@ -19,6 +19,7 @@ pub mod sets;
 pub(super) mod sliding;
 pub mod spread;
 pub mod string;
+mod string_agg;
 pub mod time;
 mod to_char;
 

@@ -528,3 +528,5 @@ SELECT sum(i), avg(i), count(i) FROM (VALUES (interval '1 day')) AS x(i) WHERE i
 SELECT g, sum(i) FILTER (WHERE g > 1), avg(i) FROM (VALUES (1, interval '1 day'), (2, interval '36 hours'), (2, '1 month')) AS x(g, i) GROUP BY g ORDER BY g
 SELECT g, sum(i) OVER (ORDER BY g), avg(i) OVER (ORDER BY g ROWS 1 PRECEDING) FROM (VALUES (1, interval '1 day'), (2, interval '36 hours'), (3, '1 month')) AS x(g, i) ORDER BY g
 SELECT avg(i) FROM (VALUES (interval '1 second'), (interval '2 seconds'), (interval '4 seconds')) AS x(i)
+SELECT g, string_agg(s, ',' ORDER BY s), string_agg(s, '-' ORDER BY s DESC), string_agg(s, '' ORDER BY n), string_agg(DISTINCT s, ';' ORDER BY s DESC) FROM (VALUES (1, 'a', 3), (1, 'b', 2), (2, 'c', 1), (1, 'a', 0)) AS x(g, s, n) GROUP BY g ORDER BY g
+SELECT string_agg(s, ',' ORDER BY n, s), array_agg(s ORDER BY s DESC), string_agg(s, ',' ORDER BY s DESC) FILTER (WHERE n > 0) FROM (VALUES (1, 'a', 3), (1, 'b', 2), (2, 'c', 1), (1, 'a', 0)) AS x(g, s, n)
